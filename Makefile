@@ -1,0 +1,54 @@
+# Every target makes .venv when it is missing and installs what it needs from the package index.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST_WORKERS ?= 2
+
+.PHONY: demo test lint bench bench-quick bench-rivals docs clean
+
+.venv/made:
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+.venv/installed: pyproject.toml .venv/made
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/installed-test: pyproject.toml .venv/made
+	$(BIN)/python -m pip install --quiet --editable ".[test]"
+	touch .venv/installed $@
+
+.venv/installed-bench: pyproject.toml .venv/made
+	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	touch .venv/installed $@
+
+.venv/installed-docs: pyproject.toml .venv/made
+	$(BIN)/python -m pip install --quiet --editable ".[docs]"
+	touch .venv/installed $@
+
+demo: .venv/installed
+	$(BIN)/robustly demo --out demo
+
+lint: .venv/installed-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+
+bench: .venv/installed-bench
+	$(BIN)/python benchmarks/run.py
+
+bench-quick: .venv/installed-bench
+	$(BIN)/python benchmarks/run.py --quick
+
+# R's packages come from Debian; run.py uses them when Rscript is on the path and says so when it is not.
+bench-rivals: .venv/installed-bench
+	apt-get install -y r-base-core r-cran-lme4 r-cran-mass r-cran-glmmtmb r-cran-vgam r-cran-jsonlite
+
+docs: .venv/installed-docs
+	$(BIN)/python docs/build.py
+
+clean:
+	rm -rf .venv demo docs/site

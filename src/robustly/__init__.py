@@ -1,0 +1,40 @@
+"""Robust Bayesian modelling: localize a parameter of the model you have, and fit its prior.
+
+Names are imported when they are first used; importing the package computes nothing and changes no JAX setting.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "RobustlyError": "errors",
+    "DataError": "errors",
+    "SupportError": "errors",
+    "LocalizeError": "errors",
+    "ModelError": "errors",
+    "FitError": "errors",
+    "NotFittedError": "errors",
+    "PersistError": "errors",
+    "ConvergenceWarning": "errors",
+    "IdentifiabilityWarning": "errors",
+    "load": "persist",
+}
+_MODULES = ("errors", "persist")
+
+__all__ = sorted([*_HOMES, *_MODULES, "__version__"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"robustly.{_HOMES[name]}"), name)
+    if name in _MODULES:
+        return importlib.import_module(f"robustly.{name}")
+    raise AttributeError(f"module 'robustly' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
