@@ -1,0 +1,106 @@
+r"""How is a row's local value integrated out? The common shape of every answer.
+
+An :class:`Approximation` is a small frozen object. For one row it *settles* a state (usually the mode of the row's
+posterior, kept from pass to pass as a warm start), and from it gives the evidence :math:`\log p(x_i \mid \theta)`,
+weighted points of the posterior, and the expected log density that EM climbs. Discrete row latents are summed over
+here, outside the integral, so that each answer deals with one smooth function.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import logsumexp
+
+from robustly.approx.grid import line_points, qmc_points
+from robustly.model.row import RowModel
+
+
+class Approximation(ABC):
+    """A way to integrate a row's local value out. Subclasses are frozen dataclasses, compared by value."""
+
+    is_bound: ClassVar[bool] = False
+    """Whether the reported evidence is never above the true one (up to the accuracy of the arithmetic)."""
+    is_exact: ClassVar[bool] = False
+
+    def check(self, model: RowModel) -> None:  # noqa: B027
+        """Raise a ModelError when this answer does not fit the model."""
+
+    def start(self, model: RowModel) -> np.ndarray:
+        """The state of a row before the first pass."""
+        return np.zeros(self._stacked(model, (model.dim,)))
+
+    def settle(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+        """The state at the current parameters; no derivative passes through it."""
+        theta = model.parameters.natural(vector)
+        if model.latents is None:
+            return self._settle(model, theta, row, None, state)
+        return jax.vmap(lambda z, s: self._settle(model, theta, row, z, s))(jnp.asarray(model.latents), state)
+
+    def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> tuple[Any, Any]:
+        """log p(row), with an exact first derivative in `vector`, and what it was computed from."""
+        each = lambda z, s: self._evidence(model, vector, row, z, s)  # noqa: E731
+        if model.latents is None:
+            return each(None, state)
+        evidences, basis = jax.vmap(each)(jnp.asarray(model.latents), state)
+        return logsumexp(evidences), basis
+
+    def evidence_twice(self, model: RowModel, vector: Any, row: Any, state: Any, basis: Any) -> Any:
+        """The same evidence, written so that second derivatives are cheap and right up to integration error."""
+        each = lambda z, s, b: self._evidence_twice(model, vector, row, z, s, b)  # noqa: E731
+        if model.latents is None:
+            return each(None, state, basis)
+        return logsumexp(jax.vmap(each)(jnp.asarray(model.latents), state, basis))
+
+    def expected(self, model: RowModel, vector: Any, at: Any, row: Any, state: Any) -> Any:
+        """EM's objective for one row: E log p(row, local | vector) under the posterior held at `at`."""
+        if model.latents is None:
+            return self._expected(model, vector, at, row, None, state)
+        latents = jnp.asarray(model.latents)
+        log_shares = jax.vmap(lambda z, s: self._evidence(model, at, row, z, s)[0])(latents, state)
+        shares = jax.lax.stop_gradient(jax.nn.softmax(log_shares))
+        each = jax.vmap(lambda z, s: self._expected(model, vector, at, row, z, s))(latents, state)
+        return jnp.sum(jnp.where(shares > 0, shares * each, 0.0))
+
+    def points(self, model: RowModel, vector: Any, row: Any, state: Any) -> tuple[Any, Any]:
+        """Points ``u`` (m, dim) and log weights (m,) that stand for the posterior of one row."""
+        theta = model.parameters.natural(vector)
+        if model.latents is None:
+            u, weight = self._points(model, theta, row, None, state)
+        else:
+            latents = jnp.asarray(model.latents)
+            u, weight = jax.vmap(lambda z, s: self._points(model, theta, row, z, s))(latents, state)
+            u, weight = u.reshape(-1, model.dim), weight.reshape(-1)
+        return u, weight - logsumexp(weight)
+
+    def finer(self) -> Approximation:
+        """The same answer with twice the points, to see how far it is off; itself where there is nothing to refine."""
+        return self
+
+    @abstractmethod
+    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any: ...
+
+    @abstractmethod
+    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]: ...
+
+    def _evidence_twice(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any, basis: Any) -> Any:
+        return self._evidence(model, vector, row, z, state)[0]
+
+    @abstractmethod
+    def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any: ...
+
+    def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+        """Fine points of the true posterior around its mode; the state's first `dim` entries are the mode."""
+        joint = lambda u: model.log_joint(u, theta, row, z)  # noqa: E731
+        mode = state[: model.dim]
+        if model.dim == 1:
+            return line_points(joint, mode, 401)
+        return qmc_points(joint, mode, model.dim, 2048)
+
+    @staticmethod
+    def _stacked(model: RowModel, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return shape if model.latents is None else (len(model.latents), *shape)

@@ -1,0 +1,66 @@
+r"""What is a row's evidence when the prior is conjugate? A ratio of normalisers, exactly.
+
+When a row's log likelihood is linear in the prior's sufficient statistics,
+:math:`\log p(x_i \mid \beta) = c + s^\top T(\beta)`, the posterior is in the prior's family and
+:math:`\log p(x_i) = c + A(\eta + s) - A(\eta)`. Nothing is searched for and nothing approximated.
+Also the answer when nothing is local.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from robustly.approx.base import Approximation
+from robustly.errors import ModelError
+from robustly.model.row import RowModel
+
+
+@dataclass(frozen=True)
+class Exact(Approximation):
+    """Closed form, for conjugate rows."""
+
+    is_bound: ClassVar[bool] = True
+    is_exact: ClassVar[bool] = True
+
+    def check(self, model: RowModel) -> None:
+        if model.dim > 0 and model.conjugacy is None:
+            raise ModelError(
+                "Exact() needs a likelihood that is linear in the prior's sufficient statistics, and this one is not. "
+                "Use Quadrature(21), or leave the approximation to the fit."
+            )
+
+    def start(self, model: RowModel) -> np.ndarray:
+        return np.zeros(self._stacked(model, (0,)))
+
+    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+        return state
+
+    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+        theta = model.parameters.natural(vector)
+        if model.conjugacy is None:
+            return model.log_density(None, theta, row, z), ()
+        constant, slope, eta = model.conjugacy.terms(theta, row, z)
+        family = model.conjugacy.family
+        return constant + family.log_normalizer(eta + slope) - family.log_normalizer(eta), ()
+
+    def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
+        theta = model.parameters.natural(vector)
+        if model.conjugacy is None:
+            return model.log_density(None, theta, row, z)
+        family = model.conjugacy.family
+        _, slope_then, eta_then = model.conjugacy.terms(model.parameters.natural(at), row, z)
+        statistics = lax.stop_gradient(jax.grad(family.log_normalizer)(eta_then + slope_then))
+        constant, slope, eta = model.conjugacy.terms(theta, row, z)
+        return constant + jnp.dot(eta + slope, statistics) - family.log_normalizer(eta)
+
+    def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+        from robustly.approx.climb import climb
+
+        mode = climb(lambda u: model.log_joint(u, theta, row, z), jnp.zeros(model.dim), model.dim)
+        return super()._points(model, theta, row, z, mode)

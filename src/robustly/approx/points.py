@@ -1,0 +1,50 @@
+"""Integration by weighted points around the mode: what quadrature and quasi-random sampling have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.special import logsumexp
+
+from robustly.approx.base import Approximation
+from robustly.approx.climb import climb, implicit_step
+from robustly.model.row import RowModel
+
+
+class PointRule(Approximation):
+    """Points and weights for one smooth row density; subclasses say which."""
+
+    @abstractmethod
+    def _rule(self, joint: Any, mode: Any, dim: int) -> tuple[Any, Any]:
+        """Points (m, dim) and log weights, density included, for a density with this mode."""
+
+    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+        return climb(lambda u: model.log_joint(u, theta, row, z), state, model.dim)
+
+    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+        # The points move with the parameters, and the derivative follows them; otherwise it would be that of a
+        # slightly different function than the one reported, and line searches stall near the top.
+        theta = model.parameters.natural(vector)
+        joint = lambda u: model.log_joint(u, theta, row, z)  # noqa: E731
+        u, weight = self._rule(joint, implicit_step(joint, state, model.dim), model.dim)
+        return logsumexp(weight), lax.stop_gradient((u, weight))
+
+    def _evidence_twice(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any, basis: Any) -> Any:
+        # Where exactly the points sit matters only to integration error, so a curvature may take them as fixed.
+        theta = model.parameters.natural(vector)
+        u, weight = basis
+        joint = jax.vmap(lambda point: model.log_joint(point, theta, row, z))(u)
+        seen = jnp.isfinite(weight)
+        change = jnp.where(seen, joint - lax.stop_gradient(joint), 0.0)
+        return logsumexp(jnp.where(seen, weight, -jnp.inf) + change)
+
+    def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
+        then, theta = model.parameters.natural(at), model.parameters.natural(vector)
+        u, weight = lax.stop_gradient(self._rule(lambda u: model.log_joint(u, then, row, z), state, model.dim))
+        share = jax.nn.softmax(weight)
+        joint = jax.vmap(lambda point: model.log_joint(point, theta, row, z, at=then))(u)
+        return jnp.sum(jnp.where(share > 0, share * joint, 0.0))

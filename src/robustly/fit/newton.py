@@ -1,0 +1,138 @@
+r"""How is a smooth objective climbed? Newton steps with a curvature that is made safe, one pass a step.
+
+The objective is whatever adds up over rows; it is asked only for its value, slope and curvature at a point, so the same
+climb serves rows in memory, on disk or on a cluster, and every model in the package.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from robustly.fit.outcome import Outcome, Stop
+
+# vector -> (value, slope, curvature)
+Objective = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]
+
+# A step on a log scale may change a parameter by at most e^LEAP; beyond that the quadratic picture is not to be trusted.
+LEAP = 3.0
+
+
+@dataclass(frozen=True)
+class Optimum:
+    """Where a climb ended."""
+
+    vector: np.ndarray
+    value: float
+    slope: np.ndarray
+    curve: np.ndarray
+    history: list[dict[str, Any]] = field(repr=False)
+    outcome: Outcome
+
+
+def newton(
+    objective: Objective,
+    start: np.ndarray,
+    stop: Stop = Stop(),  # noqa: B008
+    *,
+    walled: np.ndarray | None = None,
+    watch: Callable[[np.ndarray], str | None] | None = None,
+    report: Callable[[dict[str, Any]], None] | None = None,
+) -> Optimum:
+    """Maximise `objective` from `start`.
+
+    Args:
+        objective: gives value, slope and curvature; non-finite values mark places to keep away from.
+        stop: tolerance and step limit.
+        walled: entries on a log-like scale, whose steps are capped.
+        watch: called after every step; a text ends the climb with the outcome ``watched``.
+        report: called with every history entry, for progress bars.
+    """
+    began = time.perf_counter()
+    history: list[dict[str, Any]] = []
+
+    def note(value: float, gain: float, size: float) -> None:
+        entry = {"pass": len(history) + 1, "value": value, "expected_gain": gain, "step": size,
+                 "seconds": time.perf_counter() - began}
+        history.append(entry)
+        if report is not None:
+            report(entry)
+
+    x = np.array(start, dtype=float)
+    value, slope, curve = objective(x)
+    if not np.isfinite(value) or not np.all(np.isfinite(slope)):
+        note(value, np.nan, 0.0)
+        return Optimum(x, value, slope, curve, history, Outcome("bad_start", "the start has no finite evidence."))
+    step = ascent(slope, curve, walled)
+    gain = 0.5 * float(slope @ step)
+    note(value, gain, 0.0)
+    for _ in range(stop.max_steps):
+        target = stop.rtol * max(1.0, 1e-3 * abs(value))
+        last = gain <= target
+        tried = _advance(objective, x, value, slope, step, note, final=last)
+        if tried is None:
+            noise = 1e-11 * max(1.0, abs(value))
+            if last or gain < max(1e-6, noise):
+                return Optimum(x, value, slope, curve, history, _converged(history))
+            text = (
+                f"no step from here raises the objective, though a gain of {gain:.1e} is expected. "
+                "Look at the data for extreme values, or give other start values."
+            )
+            return Optimum(x, value, slope, curve, history, Outcome("stalled", text, len(history)))
+        x, value, slope, curve, size = tried
+        if last:
+            return Optimum(x, value, slope, curve, history, _converged(history))
+        step = ascent(slope, curve, walled)
+        gain = 0.5 * float(slope @ step)
+        history[-1]["expected_gain"] = gain
+        reason = watch(x) if watch is not None else None
+        if reason is not None:
+            return Optimum(x, value, slope, curve, history, Outcome("watched", reason, len(history)))
+    text = (
+        f"{stop.max_steps} steps were not enough; the last one moved the parameters by {history[-1]['step']:.1e} and a "
+        f"gain of {gain:.1e} was still expected. Raise max_steps, or fix a parameter."
+    )
+    return Optimum(x, value, slope, curve, history, Outcome("max_steps", text, len(history)))
+
+
+def ascent(slope: np.ndarray, curve: np.ndarray, walled: np.ndarray | None) -> np.ndarray:
+    """A Newton step; directions of wrong or no curvature are climbed as if they had it, steps on log scales are capped."""
+    if slope.size == 0:
+        return slope
+    # Scaling by the diagonal first keeps the floor on eigenvalues meaningful when units differ by many magnitudes.
+    unit = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(curve)), 1e-300))
+    unit = np.where(np.isfinite(unit) & (np.abs(np.diag(curve)) > 1e-200), unit, 1.0)
+    matrix = -curve * unit[:, None] * unit
+    matrix = np.where(np.isfinite(matrix), matrix, 0.0)
+    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
+    values = np.maximum(np.abs(values), 1e-12)
+    step = unit * (vectors @ ((vectors.T @ (unit * slope)) / values))
+    if walled is not None and walled.any():
+        longest = float(np.max(np.abs(step[walled])))
+        if longest > LEAP:
+            step = step * (LEAP / longest)
+    return step
+
+
+def _advance(objective, x, value, slope, step, note, *, final):  # type: ignore[no-untyped-def]
+    """Try the step, then shorter ones; None when none helps."""
+    noise = 1e-13 * max(1.0, abs(value))
+    expected = float(slope @ step)
+    length = 1.0
+    for _ in range(1 if final else 30):
+        ahead = x + length * step
+        there, slope_there, curve_there = objective(ahead)
+        note(there, np.nan, float(np.max(np.abs(length * step), initial=0.0)))
+        finite = np.isfinite(there) and np.all(np.isfinite(slope_there)) and np.all(np.isfinite(curve_there))
+        if finite and there >= value + 1e-4 * length * expected - noise:
+            return ahead, there, slope_there, curve_there, float(np.max(np.abs(length * step), initial=0.0))
+        length *= 0.3
+    return None
+
+
+def _converged(history: list[dict[str, Any]]) -> Outcome:
+    return Outcome("converged", f"the evidence is at its top after {len(history)} passes.", len(history))

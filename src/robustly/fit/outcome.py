@@ -1,0 +1,41 @@
+"""Why did a search stop? An :class:`Outcome` is a value; estimators turn a bad one into a warning."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from robustly.errors import ConvergenceWarning
+
+GOOD = ("converged", "boundary")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Why a run stopped: ``converged``, ``boundary`` (the classical model is the answer), ``max_steps``, ``stalled`` …"""
+
+    kind: str
+    text: str
+    steps: int = 0
+
+    @property
+    def converged(self) -> bool:
+        """Whether the answer stands."""
+        return self.kind in GOOD
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a search ends: the gain still to be expected, relative to the size of the objective, or too many steps."""
+
+    rtol: float = 1e-10
+    max_steps: int = 200
+
+
+def warn_unless_converged(outcome: Outcome) -> None:
+    """One warning for a run that did not end well."""
+    if not outcome.converged:
+        warnings.warn(str(outcome), ConvergenceWarning, stacklevel=3)

@@ -1,0 +1,118 @@
+"""Which numbers are fitted? Named values with constraints, seen as one unconstrained vector.
+
+Row models speak of natural values (a scale is positive, a probability lies between 0 and 1); searches want a vector
+without walls. :class:`Parameters` goes back and forth, and carries derivatives along for standard errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to, constraints
+
+from robustly.errors import ModelError, names
+
+Theta = dict[str, Any]
+
+
+class Parameters:
+    """Named parameters: start values in natural form, a constraint for each, and the map to a flat vector."""
+
+    def __init__(self, start: Mapping[str, Any], limits: Mapping[str, Any] | None = None) -> None:
+        limits = dict(limits or {})
+        unknown = [name for name in limits if name not in start]
+        if unknown:
+            raise ModelError(f"constraints name {names(unknown)}, but the parameters are {names(start)}.")
+        self.names = tuple(start)
+        self.limits = {name: limits.get(name, constraints.real) for name in self.names}
+        self.shapes = {name: np.shape(value) for name, value in start.items()}
+        self._transforms = {name: biject_to(limit) for name, limit in self.limits.items()}
+        self._slices: dict[str, slice] = {}
+        self._free_shapes: dict[str, tuple[int, ...]] = {}
+        parts, place = [], 0
+        for name in self.names:
+            value = jnp.asarray(start[name], dtype=float)
+            free = self._transforms[name].inv(value)
+            if not bool(jnp.all(jnp.isfinite(free))):
+                raise ModelError(f'the start value of "{name}", {np.asarray(value)}, is not inside {self.limits[name]}.')
+            self._free_shapes[name] = free.shape
+            self._slices[name] = slice(place, place + free.size)
+            place += free.size
+            parts.append(np.asarray(free).reshape(-1))
+        self.start = np.concatenate(parts) if parts else np.zeros(0)
+        self.size = place
+
+    def natural(self, vector: Any) -> Theta:
+        """The values a row model sees, from the search's vector."""
+        return {
+            name: self._transforms[name](vector[self._slices[name]].reshape(self._free_shapes[name]))
+            for name in self.names
+        }
+
+    def vector(self, theta: Mapping[str, Any]) -> np.ndarray:
+        """The search's vector at natural values."""
+        parts = []
+        for name in self.names:
+            free = self._transforms[name].inv(jnp.broadcast_to(jnp.asarray(theta[name], dtype=float), self.shapes[name]))
+            parts.append(np.asarray(free).reshape(-1))
+        return np.concatenate(parts) if parts else np.zeros(0)
+
+    def log_volume(self, vector: Any) -> Any:
+        """log |d natural / d vector|: turns a density of natural values into one of the vector."""
+        total = jnp.zeros(())
+        for name in self.names:
+            free = vector[self._slices[name]].reshape(self._free_shapes[name])
+            total = total + jnp.sum(self._transforms[name].log_abs_det_jacobian(free, self._transforms[name](free)))
+        return total
+
+    def flat(self, theta: Mapping[str, Any]) -> Any:
+        """All natural values end to end, in the order of :attr:`labels`."""
+        if not self.names:
+            return jnp.zeros(0)
+        return jnp.concatenate([jnp.reshape(theta[name], -1) for name in self.names])
+
+    @property
+    def labels(self) -> list[str]:
+        """``"w[0]"``, ``"w[1]"``, ``"b.scale"`` …: a name for every natural number."""
+        found = []
+        for name in self.names:
+            shape = self.shapes[name]
+            if shape == ():
+                found.append(name)
+            else:
+                found += [f"{name}[{','.join(map(str, index))}]" for index in np.ndindex(*shape)]
+        return found
+
+    @property
+    def walled(self) -> np.ndarray:
+        """Which entries of the vector stand for a constrained value (on a log or similar scale)."""
+        mask = np.zeros(self.size, dtype=bool)
+        for name in self.names:
+            mask[self._slices[name]] = not _is_real(self.limits[name])
+        return mask
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether each natural number comes from one entry of the vector."""
+        return all(np.prod(self.shapes[name]) == np.prod(self._free_shapes[name], dtype=int) and not _mixes(limit)
+                   for name, limit in self.limits.items())
+
+    def jacobian(self, vector: Any) -> np.ndarray:
+        """d flat natural values / d vector."""
+        return np.asarray(jax.jacobian(lambda v: self.flat(self.natural(v)))(jnp.asarray(vector)))
+
+
+def _is_real(limit: Any) -> bool:
+    while isinstance(limit, constraints.independent):
+        limit = limit.base_constraint
+    return limit is constraints.real or limit is constraints.real_vector
+
+
+def _mixes(limit: Any) -> bool:
+    while isinstance(limit, constraints.independent):
+        limit = limit.base_constraint
+    return limit.event_dim > 0 and not _is_real(limit)

@@ -1,0 +1,467 @@
+"""How does a NumPyro program become a row model? It is called with one row, as it stands, under ``vmap``.
+
+Nothing is moved into the plate. The localized site's value is substituted, its prior's arguments are swapped for fitted
+ones, and the other latent sites become shared parameters with their own priors. What would make this wrong is checked:
+see :mod:`robustly.model.inspect` for what is refused by sight, and the checks below for what is found by trial.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to
+from numpyro.primitives import Messenger
+
+from robustly.errors import LocalizeError, SupportError, did_you_mean, names
+from robustly.model import hyper
+from robustly.model.arguments import Arguments, find_rows
+from robustly.model.inspect import Sites, choose_plate, fixed_support, latent_grid, local_size, samples, sort_sites
+from robustly.model.row import RowModel
+from robustly.model.trace import Trace, inside, run, site_log_prob
+
+CHECKED_ROWS = 48
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """What was asked of a program: which sites are local, which arguments are held, what is believed of the others."""
+
+    model: Callable[..., Any]
+    sites: tuple[str, ...]
+    rows: tuple[str, ...] | None = None
+    fixed: Mapping[str, Mapping[str, Any]] | None = None
+    hyperprior: Mapping[str, Mapping[str, Any]] | None = None
+    plate: str | None = None
+    flat: tuple[str, ...] = ()
+    """Shared sites whose own prior is left out (the classical limit of a localized site)."""
+
+
+class Program:
+    """A program read for one kind of call; `row_model` is what it comes to."""
+
+    def __init__(self, request: Request, arguments: Arguments) -> None:
+        self.request = request
+        self.arguments = arguments
+        full = self.full_trace(arguments)
+        leading = [leaf.shape[0] for leaf in arguments.leaves if np.ndim(leaf) > 0]
+        self.plate = choose_plate(full, leading, request.plate)
+        size = full[self.plate]["args"][0]
+        self.is_row = find_rows(arguments, size, request.rows, self.plate)
+        # A plain whole number equal to the plate's size is how many programs say how many rows there are.
+        self.counts_rows = tuple(
+            type(leaf) is int and leaf == size and not row for leaf, row in zip(arguments.leaves, self.is_row)
+        )
+        self.first_row = tuple(
+            jnp.asarray(leaf[0]) for leaf, row in zip(arguments.leaves, self.is_row) if row
+        )
+        self.trace = self._first_trace()
+        self.sites = sort_sites(self.trace, request.sites, self.plate)
+        self._refuse_outside()
+        self.size = local_size(self.trace, self.sites)
+        self.latents = latent_grid(self.trace, self.sites)
+        self._read_hyperparameters()
+        self._check_traceable()
+        self._check_independent()
+
+    # ------------------------------------------------------------------ calling the program
+
+    def full_trace(self, arguments: Arguments) -> Trace:
+        """The program's trace on all rows."""
+        args, kwargs = arguments.call(arguments.leaves)
+        return run(self.request.model, args, kwargs, key=jax.random.key(0))
+
+    def call(self, row: Sequence[Any], leaves: Sequence[Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a call with one row."""
+        taken = iter(row)
+        leaves = self.arguments.leaves if leaves is None else leaves
+        return self.arguments.call([
+            next(taken)[None] if is_row else 1 if counts else leaf
+            for leaf, is_row, counts in zip(leaves, self.is_row, self.counts_rows)
+        ])
+
+    def trace_row(self, row: Sequence[Any], values: Mapping[str, Any], theta: Mapping[str, Any] | None = None,
+                  key: Any = None) -> Trace:
+        """The program's trace on one row; `values` by site, prior arguments from `theta`."""
+        args, kwargs = self.call(row)
+        swapped = {} if theta is None else self.swapped(theta)
+        return run(self.request.model, args, kwargs, values=values, swapped=swapped, plate=self.plate, key=key)
+
+    def _first_trace(self) -> Trace:
+        return self.trace_row(self.first_row, {}, key=jax.random.key(0))
+
+    # ------------------------------------------------------------------ parameters
+
+    def _refuse_outside(self) -> None:
+        if not self.request.sites:
+            return
+        stray = [name for name in self.sites.observed if not inside(self.trace[name], self.plate)]
+        if stray:
+            raise LocalizeError(f'observed sites {names(stray)} stand outside plate "{self.plate}". Move them into it.')
+
+    def _values(self, chosen: Sequence[str]) -> dict[str, Any]:
+        return {name: self.trace[name]["value"] for name in chosen}
+
+    def _probe(self) -> tuple[dict[str, set[str]], dict[str, Any]]:
+        """Which prior arguments move with other sites or with the row, and which shared priors move with a local."""
+        moving: dict[str, set[str]] = {}
+        tangled: dict[str, Any] = {}
+        local, shared = self._values(self.sites.local), self._values(self.sites.shared)
+        rest = self._values((*self.sites.discrete, *self.sites.filled))
+        outer = self
+
+        class Look(Messenger):
+            def __init__(self, fn: Any, store: Callable[[str, Any], None]) -> None:
+                self.store = store
+                super().__init__(fn)
+
+            def process_message(self, msg: Any) -> None:
+                if msg["type"] == "sample" and not msg["is_observed"]:
+                    self.store(msg["name"], msg["fn"])
+
+        def watch(values: dict[str, Any], row: Any, store: Callable[[str, Any], None]) -> Any:
+            args, kwargs = outer.call(row)
+            run(Look(outer.request.model, store), args, kwargs, values={**local, **shared, **rest, **values})
+            return jnp.zeros(())
+
+        def note_arguments(name: str, prior: Any) -> None:
+            if name in outer.request.sites:
+                inner, _ = hyper.core(prior)
+                moving[name] = {k for k, v in inner.get_args().items() if isinstance(v, jax.core.Tracer)}
+
+        def note_tangles(name: str, prior: Any) -> None:
+            inner, _ = hyper.core(prior)
+            if name in shared and any(isinstance(v, jax.core.Tracer) for v in inner.get_args().values()):
+                tangled[name] = prior
+
+        everything = {**local, **shared}
+        one_row = tuple(a[None] for a in self.first_row)
+
+        def push(values: dict[str, Any], row: Any, store: Callable[[str, Any], None]) -> None:
+            ones = jax.tree.map(jnp.ones_like, values)
+            jax.jvp(lambda v: watch(v, row, store), (values,), (ones,))
+
+        jax.vmap(lambda row: (push(everything, row, note_arguments), jnp.zeros(()))[1])(one_row)
+        push(local, self.first_row, note_tangles)
+        return moving, tangled
+
+    def _read_hyperparameters(self) -> None:
+        moving, tangled = self._probe()
+        for name in tangled:
+            raise LocalizeError(
+                f'the prior of shared site "{name}" depends on {names(self.request.sites)}, which would now differ from row '
+                f'to row. Localize "{name}" too.'
+            )
+        fixed, believed = self.request.fixed or {}, self.request.hyperprior or {}
+        self.free: dict[str, dict[str, hyper.Argument]] = {}
+        self.held: dict[str, dict[str, str]] = {}
+        for site in self.request.sites:
+            free, held = hyper.arguments(self.trace[site]["fn"])
+            kind = type(hyper.core(self.trace[site]["fn"])[0]).__name__
+            for given, word in ((fixed.get(site, {}), "fixed"), (believed.get(site, {}), "hyperprior")):
+                for argument in given:
+                    if argument in held:
+                        raise LocalizeError(f'{word}= names "{argument}" of site "{site}", which cannot be fitted: {held[argument]}.')
+                    if argument not in free:
+                        raise LocalizeError(
+                            f'{word}= names "{argument}", but site "{site}" is a {kind} with {names(free)}.'
+                            + did_you_mean(argument, free)
+                        )
+            for argument in list(free):
+                if argument in moving.get(site, ()):
+                    held[argument] = "it follows other sites, and is fitted through them"
+                    del free[argument]
+                elif argument in fixed.get(site, {}):
+                    held[argument] = "fixed"
+                    del free[argument]
+            if not free and not moving.get(site):
+                listed = "; ".join(f"{argument}: {reason}" for argument, reason in held.items())
+                raise LocalizeError(
+                    f'site "{site}" ({kind}) has no argument left to fit ({listed or "it takes none"}). '
+                    "Give it a prior with a free scale or concentration, such as Normal or Gamma."
+                )
+            self.free[site], self.held[site] = free, held
+        self.fixed = {site: dict(fixed.get(site, {})) for site in self.request.sites}
+
+    def swapped(self, theta: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """The fitted and fixed arguments of each localized prior."""
+        return {
+            site: {**{argument: theta[f"{site}.{argument}"] for argument in self.free[site]}, **self.fixed[site]}
+            for site in self.request.sites
+        }
+
+    def shared_values(self, theta: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: theta[name] for name in self.sites.shared}
+
+    # ------------------------------------------------------------------ the row model
+
+    @cached_property
+    def row_model(self) -> RowModel:
+        """The program as functions of one row."""
+        start, limits = {}, {}
+        for name in self.sites.shared:
+            site = self.trace[name]
+            limits[name] = fixed_support(name, site)
+            start[name] = _central_value(site, limits[name])
+        for site_name, free in self.free.items():
+            for argument, (value, limit) in free.items():
+                start[f"{site_name}.{argument}"] = jnp.asarray(value, dtype=float)
+                limits[f"{site_name}.{argument}"] = limit
+        single = self.single
+        return RowModel(
+            log_likelihood=self._log_likelihood if self.latents is None else self._log_likelihood_z,
+            start=start,
+            constraints=limits,
+            log_prior=self._log_prior,
+            prior=self._prior if single else None,
+            local_shape=jnp.shape(self.trace[self.sites.local[0]]["value"]) if single else (),
+            log_hyperprior=self._log_hyperprior,
+            latents=self.latents,
+            transform=self._transform,
+            size=self.size,
+        )
+
+    @property
+    def single(self) -> bool:
+        return len(self.sites.local) == 1
+
+    def local_values(self, local: Any) -> dict[str, Any]:
+        """A local value by site."""
+        if not self.sites.local:
+            return {}
+        return {self.sites.local[0]: local} if self.single else dict(local)
+
+    def latent_values(self, z: Any) -> dict[str, Any]:
+        """Discrete latents by site."""
+        values, place = {}, 0
+        for name in self.sites.discrete:
+            like = jnp.asarray(self.trace[name]["value"])
+            values[name] = z[place : place + like.size].astype(like.dtype).reshape(like.shape)
+            place += like.size
+        return values
+
+    def _everything(self, local: Any, theta: Any, z: Any) -> dict[str, Any]:
+        return {
+            **self._values(self.sites.filled),
+            **(self._values(self.sites.discrete) if z is None else self.latent_values(z)),
+            **self.shared_values(theta),
+            **self.local_values(local),
+        }
+
+    def _transform(self, u: Any, theta: Any, row: Any) -> tuple[Any, Any]:
+        values: dict[str, Any] = {}
+        volumes = []
+
+        def place(name: str, part: Any) -> Callable[[Any], Any]:
+            def set_value(prior: Any) -> Any:
+                white = hyper.whitened(prior, part.reshape(jnp.shape(self.trace[name]["value"])) if part.size else part) \
+                    if part.size == np.prod(jnp.shape(self.trace[name]["value"]), dtype=int) else None
+                if white is None:
+                    bijection = biject_to(prior.support)
+                    free = part.reshape(bijection.inverse_shape(jnp.shape(self.trace[name]["value"])))
+                    value = bijection(free)
+                    white = value, jnp.sum(bijection.log_abs_det_jacobian(free, value))
+                values[name] = white[0]
+                volumes.append(white[1])
+                return white[0]
+
+            return set_value
+
+        sizes = self._local_sizes
+        cuts = np.cumsum([0, *sizes])
+        setters = {
+            name: place(name, u[cuts[i] : cuts[i + 1]]) for i, name in enumerate(self.sites.local)
+        }
+        rest = {
+            **self._values((*self.sites.filled, *self.sites.discrete)),
+            **self.shared_values(theta),
+        }
+        self.trace_row(row, {**rest, **setters}, theta)
+        local = values[self.sites.local[0]] if self.single else values
+        return local, sum(volumes)
+
+    @cached_property
+    def _local_sizes(self) -> list[int]:
+        sizes = []
+        for name in self.sites.local:
+            bijection = biject_to(self.trace[name]["fn"].support)
+            sizes.append(int(np.prod(bijection.inverse_shape(jnp.shape(self.trace[name]["value"])), dtype=int)))
+        return sizes
+
+    def _prior(self, theta: Any, row: Any) -> Any:
+        found: dict[str, Any] = {}
+        site = self.sites.local[0]
+
+        def catch(prior: Any) -> Any:
+            found["prior"] = prior
+            return self.trace[site]["value"]
+
+        rest = {**self._values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
+        self.trace_row(row, {**rest, site: catch}, theta)
+        return found["prior"]
+
+    def _log_prior(self, local: Any, theta: Any, row: Any) -> Any:
+        trace = self.trace_row(row, self._everything(local, theta, None), theta)
+        return sum(site_log_prob(trace[name]) for name in self.sites.local)
+
+    def _log_likelihood(self, local: Any, theta: Any, row: Any) -> Any:
+        return self._likelihood(local, theta, row, None)
+
+    def _log_likelihood_z(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
+        return self._likelihood(local, theta, row, z)
+
+    def _likelihood(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
+        trace = self.trace_row(row, self._everything(local, theta, z), theta)
+        return sum((site_log_prob(trace[name]) for name in (*self.sites.discrete, *self.sites.observed)), jnp.zeros(()))
+
+    def _log_hyperprior(self, theta: Any) -> Any:
+        total = jnp.zeros(())
+        wanted = [name for name in self.sites.shared if name not in self.request.flat]
+        if wanted:
+            values = {**self._values((*self.sites.local, *self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
+            trace = self.trace_row(self.first_row, values, theta)
+            total = sum((site_log_prob(trace[n]) for n in wanted if trace[n]["type"] == "sample"), total)
+        for site, believed in (self.request.hyperprior or {}).items():
+            for argument, prior in believed.items():
+                total = total + jnp.sum(prior.log_prob(theta[f"{site}.{argument}"]))
+        return total
+
+    # ------------------------------------------------------------------ checks by trial
+
+    def _check_traceable(self) -> None:
+        model = self.row_model
+        u, z = jnp.zeros(self.size), None if self.latents is None else jnp.asarray(self.latents)[0]
+        start = jnp.asarray(model.parameters.start)
+        try:
+            jax.eval_shape(
+                jax.grad(lambda v, row: model.log_joint(u, model.parameters.natural(v), row, z)), start, self.first_row
+            )
+        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+            raise LocalizeError(
+                f"the model branches on, or converts, a value that is not known until it runs{_user_line(error, self.request.model)}. "
+                "Use jnp.where or jax.lax.cond instead of Python's if, and jnp instead of np on sampled values and data."
+            ) from error
+
+    def _check_independent(self) -> None:
+        """The full density must be the sum of the rows' densities, tried on a few rows at moderate values."""
+        arguments = self.arguments
+        n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, self.is_row) if row)
+        index = np.unique(np.linspace(0, n - 1, min(n, CHECKED_ROWS)).astype(int))
+        few = [
+            np.asarray(leaf)[index] if row else len(index) if counts else leaf
+            for leaf, row, counts in zip(arguments.leaves, self.is_row, self.counts_rows)
+        ]
+        rng = np.random.default_rng(0)
+        values = {}
+        for name in (*self.sites.shared, *self.request.sites):
+            site = self.trace[name]
+            if inside(site, self.plate):
+                continue
+            bijection = biject_to(fixed_support(name, site))
+            shape = bijection.inverse_shape(jnp.shape(site["value"]))
+            # Wide priors propose values at which densities overflow; moderate ones are as good for a comparison.
+            values[name] = bijection(jnp.asarray(0.1 * rng.normal(size=shape)))
+        args, kwargs = arguments.call(few)
+        together = run(self.request.model, args, kwargs, values=values, key=jax.random.key(1))
+        inner = [name for name in samples(together) if inside(together[name], self.plate)]
+        if together[self.plate]["args"][0] != len(index):
+            from robustly.model.trace import check_plate
+
+            check_plate(together[self.plate], len(index))
+        own = {name: together[name]["value"] for name in inner if not together[name]["is_observed"]}
+        axis = {name: _row_axis(together[name], self.plate) for name in own}
+
+        def one(i: Any, row: Any) -> dict[str, Any]:
+            mine = {
+                name: jax.lax.dynamic_slice_in_dim(value, i, 1, axis=axis[name]) for name, value in own.items()
+            }
+            trace = self.trace_row(row, {**values, **mine})
+            return {name: site_log_prob(trace[name]) for name in inner}
+
+        rows = tuple(jnp.asarray(leaf) for leaf, row in zip(few, self.is_row) if row)
+        apart = jax.vmap(one)(jnp.arange(len(index)), rows)
+        for name in inner:
+            whole, parts = float(site_log_prob(together[name])), float(jnp.sum(apart[name]))
+            if not (abs(whole - parts) <= 1e-6 * (1.0 + abs(whole)) or (np.isnan(whole) and np.isnan(parts)) or whole == parts):
+                raise LocalizeError(
+                    f'rows are not independent at site "{name}": its log density on {len(index)} rows together is {whole:.6g}, '
+                    f"but {parts:.6g} when the rows are taken one at a time. The model mixes rows (centring x, y.mean(), lags, "
+                    "cumulative sums), or an argument is not row data; compute such things before the model, or state rows=."
+                )
+        if self.sites.filled:
+            self._check_filled(rows, values)
+
+    def _check_filled(self, rows: Any, values: Mapping[str, Any]) -> None:
+        first = tuple(a[0] for a in rows)
+        other = {name: self.trace[name]["value"] + 1.0 for name in self.sites.filled}
+        rest = {**values, **self._values((*self.sites.local, *self.sites.discrete))}
+        before = self.trace_row(first, {**rest, **self._values(self.sites.filled)})
+        after = self.trace_row(first, {**rest, **other})
+        for name in self.sites.observed:
+            if not np.isclose(float(site_log_prob(before[name])), float(site_log_prob(after[name])), equal_nan=True):
+                raise LocalizeError(
+                    f'site "{name}" depends on the missing values of {names(self.sites.filled)}. '
+                    "Partly observed sites may not feed other sites; drop their masked rows instead."
+                )
+
+    def check_support(self, arguments: Arguments) -> None:
+        """Every observed value must be possible; name the first row that is not."""
+        trace = self.full_trace(arguments)
+        n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, self.is_row) if row)
+        size = trace[self.plate]["args"][0]
+        if size != n:
+            raise LocalizeError(f'plate "{self.plate}" has size {size}, but the data have {n} rows.')
+        for name in self.sites.observed:
+            site = trace[name]
+            fn, value = site["fn"], site["value"]
+            mask = getattr(fn, "_mask", True)
+            possible = np.asarray(jnp.logical_or(fn.support(value), jnp.logical_not(mask)))
+            if possible.all():
+                continue
+            batch = np.broadcast_to(possible, fn.batch_shape) if fn.batch_shape else possible
+            place = tuple(int(i) for i in np.argwhere(~batch)[0])
+            row = place[_row_axis(site, self.plate)] if place else 0
+            seen = np.asarray(jnp.broadcast_to(value, fn.batch_shape + fn.event_shape))[place]
+            kind = type(hyper.core(fn)[0]).__name__.removesuffix("Probs").removesuffix("Logits")
+            raise SupportError(
+                f"{name} holds {seen} in row {row}, which a {kind} cannot give ({fn.support}). "
+                "Correct or drop that row, or choose another distribution."
+            )
+
+
+def _row_axis(site: Any, plate: str) -> int:
+    """Which axis of a site's value counts the plate's rows."""
+    frame = next(frame for frame in site["cond_indep_stack"] if frame.name == plate)
+    return len(site["fn"].batch_shape) + frame.dim
+
+
+def _central_value(site: Any, limit: Any) -> Any:
+    """Where the search for a shared site starts: the middle of its prior if that is a moderate number."""
+    if site["type"] == "param":
+        return site["value"]
+    bijection = biject_to(limit)
+    shape = jnp.shape(site["value"])
+    neutral = bijection(jnp.zeros(bijection.inverse_shape(shape)))
+    try:
+        mean = jnp.broadcast_to(site["fn"].mean, shape)
+        free = bijection.inv(mean)
+    except (NotImplementedError, ValueError, TypeError, AttributeError):
+        return neutral
+    return mean if bool(jnp.all(jnp.isfinite(free)) & jnp.all(jnp.abs(free) < 1e4)) else neutral
+
+
+def _user_line(error: BaseException, model: Callable[..., Any]) -> str:
+    """`` (line 12: if x > 0:)``: where in the user's own code it happened."""
+    code = getattr(model, "__code__", None)
+    if code is None:
+        return ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == code.co_filename and frame.lineno and frame.lineno >= code.co_firstlineno:
+            return f" (line {frame.lineno}: {frame.line})" if frame.line else f" (line {frame.lineno})"
+    return ""

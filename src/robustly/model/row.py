@@ -1,0 +1,134 @@
+r"""What is the model of one row? A few plain functions; everything else in the package is made from them.
+
+A row model says how a row's own value (its *local*, :math:`\beta_i`) is spread, :math:`p(\beta_i \mid \theta)`, and how
+the row's data follow from it, :math:`p(x_i \mid \beta_i, \theta)`. NumPyro programs, conjugate pairs and regression
+families are all turned into one. The functions see a single row; approximations vectorize them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to
+from numpyro.distributions.constraints import real
+
+from robustly.errors import ModelError
+from robustly.model.parameters import Parameters, Theta
+
+if TYPE_CHECKING:
+    from robustly.model.conjugacy import Conjugacy
+
+Local = Any
+Row = Any
+Scalar = Any
+
+
+def no_hyperprior(theta: Theta) -> Scalar:
+    """Nothing is believed of the parameters beforehand: maximum likelihood."""
+    return jnp.zeros(())
+
+
+@dataclass(frozen=True, eq=False)
+class RowModel:
+    r"""One row: its local value's prior, its likelihood, and the parameters to be fitted.
+
+    Args:
+        log_likelihood: ``(local, theta, row) -> scalar``, or ``(local, theta, row, z)`` with a discrete row latent.
+        start: natural start values of all fitted parameters, by name; ``theta`` has the same names.
+        log_prior: ``(local, theta, row) -> scalar``. Not needed when `prior` is given.
+        prior: ``(theta, row) -> NumPyro distribution`` of the local. With it, conjugacy can be detected.
+        constraints: NumPyro constraints of parameters that are not simply real.
+        local_shape: shape of the local value.
+        local_support: NumPyro constraint of the local value.
+        center: ``(theta, row) -> (loc, scale)`` of a location-scale prior. The local is then searched for as
+            ``loc + scale * u``, which stays well behaved as the scale goes to zero.
+        log_hyperprior: ``theta -> scalar``, what is believed of the parameters; its presence makes the fit a MAP.
+        latents: values of the discrete row latent ``z``, one a row of this array; they are summed over.
+        transform: ``(u, theta, row) -> (local, log volume)``, in place of `local_support` and `center`.
+
+    Example:
+        >>> import jax.numpy as jnp, numpyro.distributions as dist, robustly as rb
+        >>> counts = rb.RowModel(
+        ...     prior=lambda theta, row: dist.Gamma(theta["shape"], theta["rate"]),
+        ...     log_likelihood=lambda rate, theta, row: dist.Poisson(rate).log_prob(row["count"]),
+        ...     start={"shape": 1.0, "rate": 1.0},
+        ...     constraints={"shape": dist.constraints.positive, "rate": dist.constraints.positive},
+        ...     local_support=dist.constraints.positive,
+        ... )
+        >>> fit = rb.fit_rows(counts, {"count": [3, 0, 1, 12, 2, 5, 0, 1]})
+        >>> fit.parameters["shape"] > 0
+        True
+    """
+
+    log_likelihood: Callable[..., Scalar]
+    start: Mapping[str, Any]
+    log_prior: Callable[[Local, Theta, Row], Scalar] | None = None
+    prior: Callable[[Theta, Row], Any] | None = None
+    constraints: Mapping[str, Any] = field(default_factory=dict)
+    local_shape: tuple[int, ...] = ()
+    local_support: Any = field(default_factory=lambda: real)
+    center: Callable[[Theta, Row], tuple[Any, Any]] | None = None
+    log_hyperprior: Callable[[Theta], Scalar] = no_hyperprior
+    latents: Any = None
+    transform: Callable[[Any, Theta, Row], tuple[Local, Scalar]] | None = None
+    size: int | None = None
+    conjugacy: Conjugacy | None = None
+
+    def __post_init__(self) -> None:
+        if self.log_prior is None and self.prior is None and self.dim > 0:
+            raise ModelError("a RowModel needs log_prior(local, theta, row), or prior(theta, row) that gives a distribution.")
+        takes = len(inspect.signature(self.log_likelihood).parameters)
+        wants = 3 if self.latents is None else 4
+        if takes != wants:
+            shape = "(local, theta, row)" if wants == 3 else "(local, theta, row, z)"
+            raise ModelError(f"log_likelihood takes {takes} arguments, but here it must be log_likelihood{shape}.")
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """The fitted parameters as a flat vector and back."""
+        return Parameters(self.start, self.constraints)
+
+    @cached_property
+    def dim(self) -> int:
+        """How many unconstrained numbers a row's local value has; 0 when nothing is local."""
+        if self.size is not None:
+            return self.size
+        return int(np.prod(biject_to(self.local_support).inverse_shape(self.local_shape), dtype=int))
+
+    def local(self, u: Any, theta: Theta, row: Row) -> tuple[Local, Scalar]:
+        """The local value at the unconstrained (and, where possible, whitened) `u`, with the log volume of the map."""
+        if self.dim == 0:
+            return None, jnp.zeros(())
+        if self.transform is not None:
+            return self.transform(u, theta, row)
+        if self.center is not None:
+            loc, scale = self.center(theta, row)
+            u = u.reshape(self.local_shape)
+            return loc + scale * u, jnp.sum(jnp.broadcast_to(jnp.log(scale), self.local_shape))
+        bijection = biject_to(self.local_support)
+        u = u.reshape(bijection.inverse_shape(self.local_shape))
+        value = bijection(u)
+        return value, jnp.sum(bijection.log_abs_det_jacobian(u, value))
+
+    def log_density(self, local: Local, theta: Theta, row: Row, z: Any = None) -> Scalar:
+        """log p(row, local): prior and likelihood at a natural local value."""
+        likelihood = (
+            self.log_likelihood(local, theta, row) if self.latents is None else self.log_likelihood(local, theta, row, z)
+        )
+        if self.dim == 0:
+            return likelihood
+        if self.log_prior is not None:
+            return self.log_prior(local, theta, row) + likelihood
+        assert self.prior is not None
+        return jnp.sum(self.prior(theta, row).log_prob(local)) + likelihood
+
+    def log_joint(self, u: Any, theta: Theta, row: Row, z: Any = None, at: Theta | None = None) -> Scalar:
+        r"""log p(row, u \mid theta). With `at`, `u` is read in the coordinates of the parameters `at`, which EM keeps fixed."""
+        local, volume = self.local(u, theta if at is None else at, row)
+        return self.log_density(local, theta, row, z) + volume

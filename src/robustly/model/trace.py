@@ -1,0 +1,99 @@
+"""What does a NumPyro program do when it is called with one row? Handlers that swap values and priors while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+from numpyro import handlers
+from numpyro.distributions import biject_to
+from numpyro.primitives import Messenger
+
+from robustly.errors import LocalizeError
+from robustly.model.hyper import with_arguments
+
+Site = dict[str, Any]
+Trace = dict[str, Site]
+
+
+class OneRow(Messenger):
+    """Run a program with given site values and prior arguments; `sizes` are the plates' sizes it must have."""
+
+    def __init__(self, fn: Any, values: Mapping[str, Any], swapped: Mapping[str, Mapping[str, Any]], plate: str | None):
+        self.values, self.swapped, self.plate = values, swapped, plate
+        super().__init__(fn)
+
+    def process_message(self, msg: Site) -> None:
+        if msg["type"] == "plate" and msg["name"] == self.plate:
+            check_plate(msg, 1)
+        if msg["type"] not in ("sample", "param") or msg.get("is_observed"):
+            return
+        name = msg["name"]
+        if name in self.swapped and msg["type"] == "sample":
+            msg["fn"] = with_arguments(msg["fn"], self.swapped[name])
+        if name in self.values:
+            value = self.values[name]
+            msg["value"] = value(msg["fn"]) if callable(value) else value
+        elif msg["type"] == "sample" and msg["value"] is None:
+            # A typical value does as well as a random one, and spares the compilation of a sampler.
+            msg["value"] = neutral_value(msg["fn"], msg["kwargs"].get("sample_shape", ()))
+
+
+def neutral_value(prior: Any, sample_shape: tuple[int, ...] = ()) -> Any:
+    """A value inside a distribution's support, away from its walls."""
+    shape = (*sample_shape, *prior.batch_shape, *prior.event_shape)
+    if prior.is_discrete:
+        if prior.has_enumerate_support:
+            return jnp.broadcast_to(prior.enumerate_support(expand=False)[0], shape)
+        return jnp.zeros(shape, dtype=int)
+    bijection = biject_to(prior.support)
+    return bijection(jnp.zeros(bijection.inverse_shape(shape)))
+
+
+def check_plate(msg: Site, expected: int) -> None:
+    """The row plate must follow the data: size one for one row, no subsampling."""
+    size, subsample = msg["args"][:2]
+    name = msg["name"]
+    if subsample is not None and subsample != size:
+        raise LocalizeError(
+            f'plate "{name}" subsamples {subsample} of {size} rows. Take subsample_size out of the model: '
+            "rows are read in chunks anyway."
+        )
+    if size != expected:
+        raise LocalizeError(
+            f'plate "{name}" has size {size} when the model is called with {expected} row{"s" if expected > 1 else ""}. '
+            "Take the size from the data, as in numpyro.plate(name, x.shape[0]), and pass all data as arguments."
+        )
+
+
+def run(
+    model: Any,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    values: Mapping[str, Any] | None = None,
+    swapped: Mapping[str, Mapping[str, Any]] | None = None,
+    plate: str | None = None,
+    key: Any = None,
+) -> Trace:
+    """The trace of a program under swapped values and priors, apart from whatever handlers the caller is under."""
+    program = OneRow(model, values or {}, swapped or {}, plate)
+    seeded = handlers.seed(program, key) if key is not None else program
+    with numpyro.validation_enabled(False), handlers.block():
+        return handlers.trace(seeded).get_trace(*args, **kwargs)
+
+
+def site_log_prob(site: Site) -> Any:
+    """A sample site's total log density, with its scale and mask."""
+    value, intermediates = site["value"], site.get("intermediates")
+    logs = site["fn"].log_prob(value, intermediates) if intermediates else site["fn"].log_prob(value)
+    if site.get("scale") is not None:
+        logs = logs * site["scale"]
+    return jnp.sum(logs)
+
+
+def inside(site: Site, plate: str) -> bool:
+    """Whether a site stands inside the plate."""
+    return any(frame.name == plate for frame in site.get("cond_indep_stack", ()))
