@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib
 import importlib.metadata
 import json
 import math
@@ -22,7 +24,7 @@ sys.path[:] = [str(ROOT), *(folder for folder in sys.path if Path(folder).resolv
 from benchmarks import problems, table  # noqa: E402
 from benchmarks.declare import Comparison, discover  # noqa: E402
 from benchmarks.judge import Runs, describe, judge  # noqa: E402
-from benchmarks.measure import run_entry  # noqa: E402
+from benchmarks.measure import r_versions, run_entry  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
 VERSIONED = ("robustly", "jax", "jaxlib", "numpyro", "numpy", "scipy", "numba", "scikit-learn", "statsmodels")
@@ -80,17 +82,22 @@ def run_comparison(comparison: Comparison, quick: bool, reps: int | None) -> dic
             for entry, records in runs.items()
         },
         "cores": os.cpu_count(),
-        "versions": versions(),
+        "versions": versions(comparison.entries),
     }
 
 
-def versions() -> dict[str, str]:
+def versions(entries: tuple[str, ...]) -> dict[str, str]:
+    """Of Python, of what the package stands on, and of what these entries need in R."""
     found = {"python": platform.python_version()}
     for package in VERSIONED:
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+    for entry in entries:
+        with contextlib.suppress(ImportError):
+            rival = importlib.import_module(f"benchmarks.rivals.{entry}")
+            found |= r_versions(tuple(getattr(rival, "R_PACKAGES", ())))
     return found
 
 

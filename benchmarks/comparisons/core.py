@@ -35,6 +35,7 @@ COMPARISONS = [
             Target("peak memory ≤ data + 600 MB", "beyond_data_mb", at_most=600),
         ),
         reps=3,
+        quick_reps=1,
         warm_fits=1,
     ),
     Comparison(

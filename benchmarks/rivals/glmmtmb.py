@@ -1,6 +1,6 @@
 """R's glmmTMB: one random intercept a row, by Laplace."""
 
-from benchmarks.rivals._r import run_r
+from benchmarks.rivals._r import prepare_r
 
 SOLVES = ("poisson_lognormal",)
 R_PACKAGES = ("glmmTMB", "jsonlite")
@@ -17,5 +17,9 @@ estimates <- function(m) {
 """
 
 
+def prepare(problem):
+    return prepare_r(SCRIPT, problem)
+
+
 def fit(problem):
-    return run_r(SCRIPT, problem)
+    return prepare(problem)()

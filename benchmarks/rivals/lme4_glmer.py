@@ -1,6 +1,6 @@
 """R's lme4: `glmer` with one random intercept a row, by Laplace (its default)."""
 
-from benchmarks.rivals._r import run_r
+from benchmarks.rivals._r import prepare_r
 
 SOLVES = ("poisson_lognormal",)
 R_PACKAGES = ("lme4", "jsonlite")
@@ -14,5 +14,9 @@ estimates <- function(m) list(loc = unname(fixef(m)[1]), w = unname(fixef(m)[-1]
 """
 
 
+def prepare(problem):
+    return prepare_r(SCRIPT, problem)
+
+
 def fit(problem):
-    return run_r(SCRIPT, problem)
+    return prepare(problem)()
