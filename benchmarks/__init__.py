@@ -1,0 +1,1 @@
+"""Ratios against other programs: see README.md in this folder."""

