@@ -22,8 +22,21 @@ _HOMES = {
     "ConvergenceWarning": "errors",
     "IdentifiabilityWarning": "errors",
     "load": "persist",
+    "localize": "localized",
+    "classical": "localized",
+    "Localized": "localized",
+    "fit_rows": "localized",
+    "RowModel": "model.row",
+    "Fit": "fit.result",
+    "Outcome": "fit.outcome",
+    "Approximation": "approx",
+    "Exact": "approx",
+    "Laplace": "approx",
+    "Quadrature": "approx",
+    "QMC": "approx",
+    "GaussianVI": "approx",
 }
-_MODULES = ("errors", "persist")
+_MODULES = ("approx", "errors", "fit", "localized", "model", "persist", "predict", "report", "rows")
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 

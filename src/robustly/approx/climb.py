@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from robustly.approx import dense
+from robustly.model import dense
 
 Function = Callable[[Any], Any]
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax import lax
 from scipy.special import ndtri
 
-from robustly.approx import dense
+from robustly.model import dense
 from robustly.approx.climb import look
 
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -63,32 +63,72 @@ def qmc_points(joint: Density, mode: Any, dim: int, count: int) -> tuple[Any, An
 # Proposals a little wider than the curvature says, so that importance weights stay bounded when tails are heavier.
 STRETCH = 1.15
 
-# The density is followed out to exp(-36) of its top: what is left beyond is below double precision.
-DEPTH = 36.0
-_REACH = np.linspace(0.4, 18.0, 45)
+# Where a density has fallen by this much (in log units) its end is taken to be; what is left beyond is below 1e-9.
+DEPTH = 20.0
+_ENDS = float(np.sqrt(2.0 * DEPTH))
+_MAX_SEARCH = 60
+
+
+def find_reach(joint: Density, mode: Any, start: Any) -> Any:
+    """How far left and right of its mode a density falls by DEPTH: logarithms of two distances, searched from `start`.
+
+    A rough answer will do (the fall within 0.75 to 1.35 of DEPTH), so a start from the last pass is usually the end.
+    """
+    point, top = mode[0], joint(mode)
+    sign = jnp.asarray([-1.0, 1.0])
+
+    def fall(reach: Any) -> Any:
+        below = lambda s, q: top - joint((point + s * jnp.exp(q))[None])  # noqa: E731
+        along = lambda s, q: jax.jvp(lambda t: below(s, t), (q,), (jnp.ones_like(q),))  # noqa: E731
+        value, slope = jax.vmap(along)(sign, reach)
+        return jnp.where(jnp.isfinite(value), value, 1e300), slope
+
+    def far_off(value: Any) -> Any:
+        return (value < 0.75 * DEPTH) | (value > 1.35 * DEPTH)
+
+    def unfinished(state: Any) -> Any:
+        _, value, _, steps = state
+        return jnp.any(far_off(value)) & (steps < _MAX_SEARCH)
+
+    def advance(state: Any) -> Any:
+        reach, value, slope, steps = state
+        # Falls grow like a power of the distance, so the search is for log(fall) against log(distance).
+        value = jnp.maximum(value, 1e-300)
+        rate = jnp.clip(jnp.where(jnp.isfinite(slope), slope, 50.0 * value) / value, 0.05, 50.0)
+        step = jnp.clip((jnp.log(DEPTH) - jnp.log(value)) / rate, -1.5, 1.5)
+        reach = jnp.clip(jnp.where(far_off(value), reach + step, reach), -60.0, 60.0)
+        return reach, *fall(reach), steps + 1
+
+    return lax.stop_gradient(lax.while_loop(unfinished, advance, (start, *fall(start), 0))[0])
+
+
+def level_points(joint: Density, mode: Any, curve: Any, reach: Any, count: int) -> tuple[Any, Any]:
+    r"""A trapezoid rule in a coordinate in which the density looks normal: one mode, known curvature, known ends.
+
+    With :math:`u = m + s\,t\,e^{gt + kt^2}` the ends (falls of DEPTH) lie at the same :math:`\pm t` as a standard
+    normal's, and :math:`k` matches the curvature where that keeps the map increasing. The trapezoid rule converges
+    geometrically for what is left; Gauss–Hermite around the mode is off by 1e-3 where this is off by 1e-9, because it
+    takes a skewed or heavy-tailed density for a normal one.
+    """
+    log_left, log_right = reach[0], reach[1]
+    skew = (log_right - log_left) / (2.0 * _ENDS)
+    middle = 0.5 * (log_left + log_right) - np.log(_ENDS)
+    curvature = jnp.where(-curve > 1e-12, -curve, jnp.exp(-2.0 * middle))
+    # g² < 8k keeps the map increasing whatever the ends are.
+    tail = jnp.maximum((middle + 0.5 * jnp.log(curvature)) / _ENDS**2, skew**2 / 7.5)
+    tail = lax.stop_gradient(tail)
+    log_scale = middle - tail * _ENDS**2
+    t = jnp.asarray(np.linspace(-_ENDS, _ENDS, count))
+    stretch = jnp.exp(log_scale + skew * t + tail * t**2)
+    u = mode[0] + stretch * t
+    log_weight = jnp.log(stretch * (1.0 + skew * t + 2.0 * tail * t**2) * (2.0 * _ENDS / (count - 1)))
+    heights = jax.vmap(lambda point: joint(point[None]))(u)
+    return u[:, None], jnp.where(jnp.isfinite(heights), heights + log_weight, -jnp.inf)
 
 
 def line_points(joint: Density, mode: Any, count: int) -> tuple[Any, Any]:
-    """A trapezoid rule on a wide, sinh-spaced grid: fine at the mode, far-reaching in the tails, each side to its end.
-
-    Its error falls geometrically with the spacing whatever the shape, where Gauss–Hermite expects something like a
-    normal: a 0/1 row with a wide prior has one steep and one slow side.
-    """
-    point = mode[0]
-    top, _, curvature = look(joint, mode)
-    curve = curvature[0, 0]
-    scale = lax.stop_gradient(1.0 / jnp.sqrt(jnp.where(-curve > 1e-12, -curve, 1.0)))
-    reach = jnp.asarray(_REACH)
-
-    def side(sign: float) -> Any:
-        heights = jax.vmap(lambda t: joint((point + sign * scale * jnp.sinh(t))[None]) + t)(reach)
-        inside = jnp.isfinite(heights) & (heights > top - DEPTH)
-        return jnp.max(jnp.where(inside, reach, 0.0)) + (_REACH[1] - _REACH[0])
-
-    left, right = lax.stop_gradient(side(-1.0)), lax.stop_gradient(side(1.0))
-    share = jnp.linspace(0.0, 1.0, count)
-    t = -left + (left + right) * share
-    u = lax.stop_gradient(point + scale * jnp.sinh(t))[:, None]
-    log_weight = lax.stop_gradient(jnp.log((left + right) / (count - 1) * scale) + jnp.log(jnp.cosh(t)))
-    heights = jax.vmap(joint)(u)
-    return u, jnp.where(jnp.isfinite(heights), heights + log_weight, -jnp.inf)
+    """Fine points of a density on the line, given only its mode."""
+    _, _, curve = look(joint, mode)
+    half = -0.5 * jnp.log(jnp.where(-curve[0, 0] > 1e-12, -curve[0, 0], 1.0)) + np.log(_ENDS)
+    reach = find_reach(joint, mode, jnp.stack([half, half]))
+    return level_points(joint, mode, curve[0, 0], reach, count)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from robustly.approx import dense
+from robustly.model import dense
 from robustly.approx.base import Approximation
 from robustly.approx.climb import climb, look
 from robustly.approx.grid import LOG_2PI, hermite, sobol

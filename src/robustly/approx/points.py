@@ -19,8 +19,8 @@ class PointRule(Approximation):
     """Points and weights for one smooth row density; subclasses say which."""
 
     @abstractmethod
-    def _rule(self, joint: Any, mode: Any, dim: int) -> tuple[Any, Any]:
-        """Points (m, dim) and log weights, density included, for a density with this mode."""
+    def _rule(self, joint: Any, mode: Any, dim: int, state: Any) -> tuple[Any, Any]:
+        """Points (m, dim) and log weights, density included, for a density with this mode and settled state."""
 
     def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         return climb(lambda u: model.log_joint(u, theta, row, z), state, model.dim)
@@ -30,7 +30,7 @@ class PointRule(Approximation):
         # slightly different function than the one reported, and line searches stall near the top.
         theta = model.parameters.natural(vector)
         joint = lambda u: model.log_joint(u, theta, row, z)  # noqa: E731
-        u, weight = self._rule(joint, implicit_step(joint, state, model.dim), model.dim)
+        u, weight = self._rule(joint, implicit_step(joint, state[: model.dim], model.dim), model.dim, state)
         return logsumexp(weight), lax.stop_gradient((u, weight))
 
     def _evidence_twice(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any, basis: Any) -> Any:
@@ -44,7 +44,8 @@ class PointRule(Approximation):
 
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)
-        u, weight = lax.stop_gradient(self._rule(lambda u: model.log_joint(u, then, row, z), state, model.dim))
+        held = lambda u: model.log_joint(u, then, row, z)  # noqa: E731
+        u, weight = lax.stop_gradient(self._rule(held, state[: model.dim], model.dim, state))
         share = jax.nn.softmax(weight)
         joint = jax.vmap(lambda point: model.log_joint(point, theta, row, z, at=then))(u)
         return jnp.sum(jnp.where(share > 0, share * joint, 0.0))

@@ -27,5 +27,5 @@ class QMC(PointRule):
     def finer(self) -> QMC:
         return QMC(2 * self.count)
 
-    def _rule(self, joint: Any, mode: Any, dim: int) -> tuple[Any, Any]:
+    def _rule(self, joint: Any, mode: Any, dim: int, state: Any) -> tuple[Any, Any]:
         return qmc_points(joint, mode, dim, self.count)

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from robustly.approx.base import Approximation
 from robustly.model.row import RowModel
@@ -26,7 +27,7 @@ class Passes:
         self.curves = jax.jit(self._curves)
         self.values = jax.jit(self._values)
         self.scores = jax.jit(self._scores)
-        self.points = jax.jit(self._points)
+        self.posteriors = jax.jit(self._posteriors)
         self.expected_curves = jax.jit(self._expected_curves)
         self.log_hyperprior = jax.jit(self._log_hyperprior)
 
@@ -60,7 +61,8 @@ class Passes:
 
         (value, (evidence, basis)), slope = jax.value_and_grad(total, has_aux=True)(vector)
         curve = jax.jacfwd(jax.grad(twice))(vector)
-        return {"value": value, "slope": slope, "curve": curve}, {"evidence": evidence, "state": state}
+        strain = jax.vmap(self.approx.strain)(basis) if jax.tree.leaves(basis) else jnp.zeros_like(evidence)
+        return {"value": value, "slope": slope, "curve": curve}, {"evidence": evidence, "state": state, "strain": strain}
 
     def _scores(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         state = self._settle(vector, data, state)
@@ -68,13 +70,23 @@ class Passes:
         score = each(vector, data, state)
         return {"outer": jnp.einsum("n,ni,nj->ij", weight, score, score)}, {"score": score}
 
-    def _points(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _posteriors(
+        self, vector: Any, levels: Any, data: Any, weight: Any, state: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Mean, standard deviation and quantiles of every number of a row's local value."""
         state = self._settle(vector, data, state)
-        u, log_share = jax.vmap(lambda row, s: self.approx.points(self.model, vector, row, s))(data, state)
         theta = self.model.parameters.natural(vector)
-        each_row = jax.vmap(lambda us, row: jax.vmap(lambda one: self.model.local(one, theta, row)[0])(us))
-        local = each_row(u, data)
-        return {}, {"share": jnp.exp(log_share), **{f"local{i}": a for i, a in enumerate(jax.tree.leaves(local))}}
+
+        def one(row: Any, s: Any) -> tuple[Any, Any, Any]:
+            u, log_share = self.approx.points(self.model, vector, row, s)
+            share = jnp.exp(log_share)
+            local = jax.vmap(lambda point: ravel_pytree(self.model.local(point, theta, row)[0])[0])(u)
+            mean = share @ local
+            sd = jnp.sqrt(jnp.maximum(share @ (local - mean) ** 2, 0.0))
+            return mean, sd, jax.vmap(lambda values: weighted_quantiles(values, share, levels), 1)(local)
+
+        mean, sd, quantile = jax.vmap(one)(data, state)
+        return {}, {"mean": mean, "sd": sd, "quantile": quantile}
 
     def _expected_curves(
         self, vector: Any, at: Any, data: Any, weight: Any, state: Any
@@ -100,6 +112,13 @@ class Passes:
             sums, by_row = over_rows(self.curves, rows, state, x)
         together = (float(sums["value"] + prior[0]), sums["slope"] + prior[1], sums["curve"] + prior[2])
         return together, by_row
+
+
+def weighted_quantiles(values: Any, share: Any, levels: Any) -> Any:
+    """Quantiles of weighted points, interpolated between the middles of their steps."""
+    order = jnp.argsort(values)
+    share = share[order]
+    return jnp.interp(levels, jnp.cumsum(share) - 0.5 * share, values[order])
 
 
 def _weigh(weight: Any, each: Any) -> Any:

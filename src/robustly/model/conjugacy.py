@@ -19,6 +19,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 
+from robustly.model import dense
 from robustly.model.hyper import core
 from robustly.model.row import RowModel
 from robustly.rows.arrays import Rows
@@ -172,8 +173,6 @@ class MultivariateNormalFamily(PriorFamily):
         return eta[:d], half + half.T
 
     def log_normalizer(self, eta: Any) -> Any:
-        from robustly.approx import dense
-
         weighted, precision = self._moments(eta)
         d = self.shape[0]
         lower = dense.cholesky(precision, d)

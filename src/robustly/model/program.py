@@ -7,6 +7,7 @@ see :mod:`robustly.model.inspect` for what is refused by sight, and the checks b
 
 from __future__ import annotations
 
+import copy
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,21 +78,29 @@ class Program:
         args, kwargs = arguments.call(arguments.leaves)
         return run(self.request.model, args, kwargs, key=jax.random.key(0))
 
-    def call(self, row: Sequence[Any], leaves: Sequence[Any] | None = None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def call(self, row: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with one row."""
         taken = iter(row)
-        leaves = self.arguments.leaves if leaves is None else leaves
         return self.arguments.call([
             next(taken)[None] if is_row else 1 if counts else leaf
-            for leaf, is_row, counts in zip(leaves, self.is_row, self.counts_rows)
+            for leaf, is_row, counts in zip(self.arguments.leaves, self.is_row, self.counts_rows)
         ])
 
     def trace_row(self, row: Sequence[Any], values: Mapping[str, Any], theta: Mapping[str, Any] | None = None,
-                  key: Any = None) -> Trace:
-        """The program's trace on one row; `values` by site, prior arguments from `theta`."""
+                  key: Any = None, draw: bool = False) -> Trace:
+        """The program's trace on one row; `values` by site, prior arguments from `theta`, the rest typical or drawn."""
         args, kwargs = self.call(row)
         swapped = {} if theta is None else self.swapped(theta)
-        return run(self.request.model, args, kwargs, values=values, swapped=swapped, plate=self.plate, key=key)
+        return run(self.request.model, args, kwargs, values=values, swapped=swapped, plate=self.plate, key=key, draw=draw)
+
+    def called_with(self, arguments: Arguments, is_row: tuple[bool, ...]) -> Program:
+        """The same program for calls with other arguments, such as new rows without their observations."""
+        other = copy.copy(self)
+        counting = {label for label, counts in zip(self.arguments.labels, self.counts_rows) if counts}
+        other.arguments, other.is_row = arguments, is_row
+        other.counts_rows = tuple(label in counting for label in arguments.labels)
+        other.__dict__.pop("row_model", None)
+        return other
 
     def _first_trace(self) -> Trace:
         return self.trace_row(self.first_row, {}, key=jax.random.key(0))

@@ -19,10 +19,11 @@ Trace = dict[str, Site]
 
 
 class OneRow(Messenger):
-    """Run a program with given site values and prior arguments; `sizes` are the plates' sizes it must have."""
+    """Run a program with given site values and prior arguments; other latents are drawn or typical."""
 
-    def __init__(self, fn: Any, values: Mapping[str, Any], swapped: Mapping[str, Mapping[str, Any]], plate: str | None):
-        self.values, self.swapped, self.plate = values, swapped, plate
+    def __init__(self, fn: Any, values: Mapping[str, Any], swapped: Mapping[str, Mapping[str, Any]],
+                 plate: str | None, draw: bool):
+        self.values, self.swapped, self.plate, self.draw = values, swapped, plate, draw
         super().__init__(fn)
 
     def process_message(self, msg: Site) -> None:
@@ -36,7 +37,7 @@ class OneRow(Messenger):
         if name in self.values:
             value = self.values[name]
             msg["value"] = value(msg["fn"]) if callable(value) else value
-        elif msg["type"] == "sample" and msg["value"] is None:
+        elif msg["type"] == "sample" and msg["value"] is None and not self.draw:
             # A typical value does as well as a random one, and spares the compilation of a sampler.
             msg["value"] = neutral_value(msg["fn"], msg["kwargs"].get("sample_shape", ()))
 
@@ -77,9 +78,10 @@ def run(
     swapped: Mapping[str, Mapping[str, Any]] | None = None,
     plate: str | None = None,
     key: Any = None,
+    draw: bool = False,
 ) -> Trace:
     """The trace of a program under swapped values and priors, apart from whatever handlers the caller is under."""
-    program = OneRow(model, values or {}, swapped or {}, plate)
+    program = OneRow(model, values or {}, swapped or {}, plate, draw)
     seeded = handlers.seed(program, key) if key is not None else program
     with numpyro.validation_enabled(False), handlers.block():
         return handlers.trace(seeded).get_trace(*args, **kwargs)

@@ -1,0 +1,103 @@
+"""Where does a search begin? The best of a few sensible places, found on a handful of rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from robustly.errors import FitError
+from robustly.fit.newton import newton
+from robustly.fit.outcome import Stop
+from robustly.fit.passes import Passes
+from robustly.rows.arrays import Rows
+
+FEW = 2048
+RANDOM_STARTS = 24
+CLIMBED = 4
+
+
+def objective(passes: Passes, rows: Rows) -> Any:
+    """An objective for :func:`newton` that carries each row's state from pass to pass; ``.by_row`` keeps the last good one."""
+
+    class Summed:
+        def __init__(self) -> None:
+            self.state = passes.begin(rows)
+            self.by_row: dict[str, np.ndarray] = {}
+
+        def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+            sums, by_row = passes.objective(vector, rows, self.state)
+            if np.isfinite(sums[0]):
+                self.state = by_row["state"]
+                self.by_row = by_row
+            elif not self.by_row:
+                self.by_row = by_row
+            return sums
+
+    return Summed()
+
+
+def few_rows(rows: Rows, count: int) -> Rows:
+    """A fixed random subset, so that the same data always start from the same place."""
+    if len(rows) <= count:
+        return rows
+    index = np.sort(np.random.default_rng(0).choice(len(rows), count, replace=False))
+    return rows.take(index)
+
+
+def find_start(passes: Passes, rows: Rows, given: np.ndarray | None) -> np.ndarray:
+    """A vector with finite evidence: the given or default one, or the best of a few others."""
+    default = passes.model.parameters.start if given is None else given
+    few = few_rows(rows, FEW)
+    if passes.model.latents is None:
+        if np.isfinite(objective(passes, few)(default)[0]):
+            return default
+        candidates = _around(default, few)
+        values = [_value(passes, few, c) for c in candidates]
+        if not np.any(np.isfinite(values)):
+            raise FitError(_no_start(passes, rows, default))
+        return candidates[int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))]
+    if given is not None:
+        return given
+    # With a discrete latent the default start is often a saddle (all components alike), so climb from several places.
+    candidates = [default, *_around(default, few)]
+    values = np.array([_value(passes, few, c) for c in candidates])
+    values[~np.isfinite(values)] = -np.inf
+    if not np.any(np.isfinite(values)):
+        raise FitError(_no_start(passes, rows, default))
+    best = [candidates[i] for i in np.argsort(-values)[:CLIMBED] if np.isfinite(values[i])]
+    climbed = [
+        newton(objective(passes, few), c, Stop(1e-6, 60), walled=passes.model.parameters.walled) for c in best
+    ]
+    return max(climbed, key=lambda optimum: optimum.value).vector
+
+
+def _value(passes: Passes, rows: Rows, vector: np.ndarray) -> float:
+    return objective(passes, rows)(vector)[0]
+
+
+def _around(default: np.ndarray, rows: Rows) -> list[np.ndarray]:
+    """Random places around the default, on the scale of one and on the scale of the observed numbers."""
+    rng = np.random.default_rng(0)
+    columns = [a.reshape(len(a), -1).astype(float) for a in rows.data if a.dtype.kind in "fiu"]
+    unit = max([float(np.std(c)) for c in columns], default=1.0)
+    middle = float(np.median(columns[-1])) if columns else 0.0
+    found = []
+    for _ in range(RANDOM_STARTS // 2):
+        found.append(default + rng.normal(size=default.shape))
+        found.append(default + middle + max(unit, 1e-3) * rng.normal(size=default.shape))
+    return found
+
+
+def _no_start(passes: Passes, rows: Rows, vector: np.ndarray) -> str:
+    check = objective(passes, rows)
+    check(vector)
+    evidence = check.by_row.get("evidence", np.zeros(0))
+    bad = np.flatnonzero(~np.isfinite(evidence) & (rows.weight > 0))
+    if bad.size == 0:
+        return "the priors of the shared sites have no finite density anywhere the search looked. Widen them, or give start=."
+    more = f" and {bad.size - 1} more" if bad.size > 1 else ""
+    return (
+        f"row {bad[0]}{more} has no finite evidence ({evidence[bad[0]]}) wherever the search looked. Look for extreme or "
+        "impossible values there, or give start= values at which the data are possible."
+    )

@@ -1,0 +1,263 @@
+"""The localized model a user holds: fit it, fit its classical counterpart, or take it to another sampler."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from robustly.approx import Approximation
+from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
+from robustly.fit.outcome import Stop, warn_unless_converged
+from robustly.model import hyper
+from robustly.model.arguments import Arguments, read_arguments
+from robustly.model.conjugacy import detect
+from robustly.model.program import Program, Request
+from robustly.model.row import RowModel
+from robustly.precision import in_double_precision
+from robustly.rows.arrays import Rows, make_rows
+
+RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress")
+
+
+def localize(
+    model: Callable[..., Any],
+    sites: str | Sequence[str],
+    rows: str | Sequence[str] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    hyperprior: Mapping[str, Any] | None = None,
+    *,
+    plate: str | None = None,
+    approx: Approximation | None = None,
+) -> Localized:
+    r"""Give every row its own copy of a latent site, drawn from the site's prior, and let that prior be fitted.
+
+    The model stays as it is: it is called with one row at a time. The arguments of the named site's prior become
+    hyperparameters, chosen to make the rows most probable with their own values integrated out
+    (Wang & Blei, *A General Method for Robust Bayesian Modeling*). All other latent sites stay shared and get point
+    estimates under their priors.
+
+    Args:
+        model: a NumPyro model whose likelihood stands in a plate sized by its arguments.
+        sites: the latent site, or sites, that may differ from row to row; up to ten dimensions together.
+        rows: names of the arguments whose leading axis counts rows. Found from their shapes if not given.
+        fixed: arguments of the prior that are not fitted, ``{"rate": 1.0}``, or by site ``{"b": {"loc": 0.0}}``.
+        hyperprior: what is believed of fitted arguments, ``{"concentration": dist.Gamma(2, 0.1)}``; the fit is a MAP.
+        plate: name of the row plate, if there are several and the outermost is not it.
+        approx: how the rows' own values are integrated out; by default exactly if the site is conjugate (which is
+            detected), else by quadrature.
+
+    Example:
+        >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist, robustly as rb
+        >>> def model(x, y=None):
+        ...     slope = numpyro.sample("slope", dist.Normal(0, 10))
+        ...     precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
+        ...     with numpyro.plate("data", x.shape[0]):
+        ...         numpyro.sample("y", dist.Normal(slope * x, precision ** -0.5), obs=y)
+        >>> x = np.linspace(-1, 1, 40)
+        >>> y = 2 * x + 0.1 * np.random.default_rng(0).standard_t(2, size=40)
+        >>> fit = rb.localize(model, "precision").fit(x, y)
+        >>> bool(abs(fit.shared["slope"] - 2) < 0.2)
+        True
+    """
+    chosen = (sites,) if isinstance(sites, str) else tuple(sites)
+    if not chosen:
+        raise LocalizeError('name at least one site that may differ from row to row, as in localize(model, "precision").')
+    stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
+    return Localized(
+        Request(model, chosen, stated, _by_site(fixed, chosen, "fixed"), _by_site(hyperprior, chosen, "hyperprior"), plate),
+        approx,
+    )
+
+
+def classical(model: Callable[..., Any], rows: str | Sequence[str] | None = None, *, plate: str | None = None) -> Localized:
+    """The model as it is, with point estimates of all its shared sites: what a localized fit is compared with."""
+    stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
+    return Localized(Request(model, (), stated, plate=plate), None)
+
+
+def _by_site(given: Mapping[str, Any] | None, sites: Sequence[str], word: str) -> dict[str, dict[str, Any]]:
+    """``{"rate": 1.0}``, ``{"b": {"rate": 1.0}}`` or ``{"b.rate": 1.0}`` as arguments by site."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in (given or {}).items():
+        if isinstance(value, Mapping):
+            if name not in sites:
+                raise LocalizeError(f'{word}= names site "{name}", but localized are {names(sites)}.' + did_you_mean(name, sites))
+            found.setdefault(name, {}).update(value)
+        elif "." in name and name.rpartition(".")[0] in sites:
+            site, _, argument = name.rpartition(".")
+            found.setdefault(site, {})[argument] = value
+        elif len(sites) == 1:
+            found.setdefault(sites[0], {})[name] = value
+        else:
+            raise LocalizeError(
+                f'{word}= gives "{name}", but {names(sites)} are localized; write {word}={{"{sites[0]}": {{"{name}": …}}}}.'
+            )
+    return found
+
+
+class Localized:
+    """A model with localized sites, ready to be fitted. Made by :func:`localize`."""
+
+    def __init__(self, request: Request, approx: Approximation | None) -> None:
+        self.request = request
+        self.approx = approx
+        self._programs: list[tuple[Program, RowModel, str]] = []
+        # Compiled samplers by program, so that a second call starts at once.
+        self.compiled: dict[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        what = f"localized in {names(self.request.sites)}" if self.request.sites else "as it is"
+        return f"<{getattr(self.request.model, '__name__', 'model')} {what}>"
+
+    @in_double_precision
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Fit the priors of the localized sites and the shared values to data.
+
+        Call it like the model. Besides the model's own arguments it takes, by keyword (a model's own argument of the
+        same name wins):
+
+        approx: how locals are integrated, an object such as ``rb.Quadrature(21)``.
+        method: ``"direct"`` (Newton on the evidence) or ``"em"`` (the paper's variational EM).
+        weights: how often each row counts.
+        start: natural start values by name, ``{"w": …, "b.scale": …}``.
+        max_steps, rtol: when to stop.
+        chunk: rows a compiled chunk.
+        progress: show a progress line.
+        """
+        options = self._take_options(kwargs)
+        arguments = read_arguments(self.request.model, args, kwargs)
+        program, model, found = self._program(arguments)
+        program.check_support(arguments)
+        rows = self._rows(program, arguments, options)
+        from robustly.localized.source import fit_program
+
+        fit = fit_program(self, program, model, found, arguments, rows, options)
+        warn_unless_converged(fit.outcome)
+        return fit
+
+    def _take_options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
+        own = inspect.signature(self.request.model).parameters
+        options = {name: kwargs.pop(name) for name in RESERVED if name in kwargs and name not in own}
+        options["approx"] = options.get("approx") or self.approx
+        method = options.setdefault("method", "direct")
+        if method not in ("direct", "em"):
+            raise ModelError(f'method is "direct" or "em"; "{method}" came.')
+        if options["approx"] is not None and not isinstance(options["approx"], Approximation):
+            raise ModelError(f"approx takes an object such as rb.Quadrature(21) or rb.Laplace(); {options['approx']!r} came.")
+        return options
+
+    def _rows(self, program: Program, arguments: Arguments, options: Mapping[str, Any]) -> Rows:
+        data = [leaf for leaf, row in zip(arguments.leaves, program.is_row) if row]
+        labels = [label for label, row in zip(arguments.labels, program.is_row) if row]
+        return make_rows(data, labels, weights=options.get("weights"), chunk=options.get("chunk"))
+
+    def _program(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
+        """The program read for this kind of call; reading and checking is done once for each kind."""
+        for known in self._programs:
+            if _same_kind(known[0], arguments):
+                return known
+        _refuse_unusable(arguments)
+        program = Program(self.request, arguments)
+        model = program.row_model
+        found = "nothing is localized"
+        if program.size:
+            rows = self._rows(program, arguments, {})
+            model, found = detect(model, rows)
+        self._programs.append((program, model, found))
+        return self._programs[-1]
+
+    def row_model(self, *args: Any, **kwargs: Any) -> RowModel:
+        """The functions of one row that the program comes to, for data like these."""
+        with_context = in_double_precision(lambda: self._program(read_arguments(self.request.model, args, kwargs))[1])
+        return with_context()
+
+    @property
+    def program(self) -> Callable[..., None]:
+        """The localized model as a NumPyro model with the same arguments, for NUTS, SVI or ArviZ.
+
+        It samples hyperparameters (under `hyperprior`, or weak priors around the arguments as written), shared sites,
+        and each localized site once a row; the rows' likelihood enters as a factor.
+        """
+        from robustly.localized.sampling import as_numpyro
+
+        return as_numpyro(self)
+
+
+def _refuse_unusable(arguments: Arguments) -> None:
+    lengths = [leaf.shape[0] for leaf in arguments.leaves if np.ndim(leaf) > 0]
+    if lengths and not any(lengths):
+        raise DataError("there are no rows to fit: the data are empty.")
+    data = [leaf for leaf in arguments.leaves if np.ndim(leaf) > 0]
+    labels = [label for label, leaf in zip(arguments.labels, arguments.leaves) if np.ndim(leaf) > 0]
+    for leaf, label in zip(data, labels):
+        make_rows([leaf], [label])
+
+
+def _same_kind(program: Program, arguments: Arguments) -> bool:
+    """Whether a call differs from one already read only in the values and the number of its rows."""
+    known = program.arguments
+    if known.tree != arguments.tree or known.labels != arguments.labels:
+        return False
+    lengths = set()
+    counts = []
+    for old, new, row, counting in zip(known.leaves, arguments.leaves, program.is_row, program.counts_rows):
+        if row:
+            if np.ndim(new) != np.ndim(old) or np.shape(new)[1:] != np.shape(old)[1:]:
+                return False
+            if np.asarray(new).dtype.kind != np.asarray(old).dtype.kind:
+                return False
+            lengths.add(np.shape(new)[0])
+        elif counting:
+            counts.append(new)
+        elif hasattr(old, "shape"):
+            if np.shape(new) != np.shape(old) or not np.array_equal(np.asarray(new), np.asarray(old)):
+                return False
+        elif old is not new and old != new:
+            return False
+    return len(lengths) == 1 and all(count in lengths for count in counts)
+
+
+def stop_of(options: Mapping[str, Any]) -> Stop:
+    """Tolerance and step limit, by method."""
+    default = Stop() if options["method"] == "direct" else Stop(1e-8, 5000)
+    return Stop(options.get("rtol") or default.rtol, options.get("max_steps") or default.max_steps)
+
+
+def start_vector(model: RowModel, given: Mapping[str, Any] | None) -> np.ndarray | None:
+    """A start for the search from natural values, where some are given."""
+    if given is None:
+        return None
+    for name in given:
+        if name not in model.start:
+            raise ModelError(f'start= names "{name}", but the parameters are {names(model.start)}.' + did_you_mean(name, model.start))
+    return model.parameters.vector({**model.start, **given})
+
+
+def limits_of(program: Program, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the arguments of the localized priors tend to when all rows share one value."""
+    found: dict[str, dict[str, Any]] = {}
+    for site in program.request.sites:
+        inner, _ = hyper.core(program.trace[site]["fn"])
+        if type(inner) in hyper.LOCATION_SCALE or "scale_tril" in program.free[site]:
+            found[site] = {
+                name: np.asarray(shared[site]) if name == "loc" else np.zeros_like(np.asarray(argument.value, dtype=float))
+                for name, argument in program.free[site].items() if name in ("loc", "scale", "scale_tril")
+            }
+        else:
+            found[site] = {name: np.inf for name in program.free[site]}
+    return found
+
+
+def reattach(fit: Any, model: Any, call: Any) -> Any:
+    """A source for a fit read from a file: the program, without the training rows."""
+    from robustly.localized.source import reattached
+
+    request = model.request if isinstance(model, Localized) else Request(
+        model, tuple(call["sites"]), None if call["rows"] is None else tuple(call["rows"]), plate=call["plate"]
+    )
+    return reattached(fit, Localized(request, None), call)
+
+
