@@ -37,7 +37,9 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
     try:
         handle, temporary = tempfile.mkstemp(dir=target.parent or ".", prefix=f".{target.name}.", suffix=".part")
     except OSError as error:
-        raise PersistError(f"cannot write {target}: {error.strerror}. Choose a folder that exists and is yours.") from error
+        raise PersistError(
+            f"cannot write {target}: {error.strerror}. Choose a folder that exists and is yours."
+        ) from error
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
@@ -91,7 +93,9 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], dict[str, n
     except PersistError:
         raise
     except zipfile.BadZipFile as error:
-        raise PersistError(f"{source} is damaged or was not written by robustly ({error}). Save the result again.") from error
+        raise PersistError(
+            f"{source} is damaged or was not written by robustly ({error}). Save the result again."
+        ) from error
     except (KeyError, ValueError, TypeError, EOFError, OSError, NotImplementedError) as error:
         raise PersistError(f"{source} is damaged: {error}. Save the result again.") from error
 

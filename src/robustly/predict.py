@@ -86,5 +86,7 @@ class Predictive:
 
         found = self._predictor.sample(DRAWS, jax.random.key(0))
         if len(found) > 1:
-            raise ModelError(f"this model observes {names(found)} together; use sample() and take quantiles of one of them.")
+            raise ModelError(
+                f"this model observes {names(found)} together; use sample() and take quantiles of one of them."
+            )
         return next(iter(found.values()))

@@ -43,7 +43,7 @@ class Approximation(ABC):
 
     def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> tuple[Any, Any]:
         """log p(row), with an exact first derivative in `vector`, and what it was computed from."""
-        each = lambda z, s: self._evidence(model, vector, row, z, s)  # noqa: E731
+        each = lambda z, s: self._evidence(model, vector, row, z, s)
         if model.latents is None:
             return each(None, state)
         evidences, basis = jax.vmap(each)(jnp.asarray(model.latents), state)
@@ -51,7 +51,7 @@ class Approximation(ABC):
 
     def evidence_twice(self, model: RowModel, vector: Any, row: Any, state: Any, basis: Any) -> Any:
         """The same evidence, written so that second derivatives are cheap and right up to integration error."""
-        each = lambda z, s, b: self._evidence_twice(model, vector, row, z, s, b)  # noqa: E731
+        each = lambda z, s, b: self._evidence_twice(model, vector, row, z, s, b)
         if model.latents is None:
             return each(None, state, basis)
         return logsumexp(jax.vmap(each)(jnp.asarray(model.latents), state, basis))
@@ -99,7 +99,7 @@ class Approximation(ABC):
 
     def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
         """Fine points of the true posterior around its mode; the state's first `dim` entries are the mode."""
-        joint = lambda u: model.log_joint(u, theta, row, z)  # noqa: E731
+        joint = lambda u: model.log_joint(u, theta, row, z)
         mode = state[: model.dim]
         if model.dim == 1:
             return line_points(joint, mode, 401)

@@ -23,7 +23,7 @@ def look(f: Function, u: Any) -> tuple[Any, Any, Any]:
     """Value, slope and curvature of `f` at `u`, from one reading of `f`."""
     if u.shape == (1,):
         # In one dimension two forward derivatives are the smallest program, to compile and to run.
-        along = lambda t: jax.jvp(lambda s: f(s[None]), (t,), (jnp.ones_like(t),))  # noqa: E731
+        along = lambda t: jax.jvp(lambda s: f(s[None]), (t,), (jnp.ones_like(t),))
         (value, slope), (_, curve) = jax.jvp(along, (u[0],), (jnp.ones_like(u[0]),))
         return value, slope[None], curve[None, None]
 
@@ -57,10 +57,8 @@ def climb(f: Function, start: Any, dim: int) -> Any:
         left = jnp.abs(jnp.dot(slope, step))
         # Rejected steps at the accuracy of the arithmetic mean that the top is reached.
         rest = jnp.where(gained, left, jnp.where(left < 1e-10 * (1.0 + jnp.abs(value)), 0.0, rest))
-        damping = jnp.where(
-            gained, jnp.where(damping > 1e-5, 0.1 * damping, 0.0), jnp.maximum(10.0 * damping, 1e-2)
-        )
-        keep = lambda new, old: jnp.where(gained, new, old)  # noqa: E731
+        damping = jnp.where(gained, jnp.where(damping > 1e-5, 0.1 * damping, 0.0), jnp.maximum(10.0 * damping, 1e-2))
+        keep = lambda new, old: jnp.where(gained, new, old)
         return (
             keep(ahead, u),
             keep(there[0], value),

@@ -17,8 +17,8 @@ import numpy as np
 from jax import lax
 from scipy.special import ndtri
 
-from robustly.model import dense
 from robustly.approx.climb import look
+from robustly.model import dense
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -78,8 +78,8 @@ def find_reach(joint: Density, mode: Any, start: Any) -> Any:
     sign = jnp.asarray([-1.0, 1.0])
 
     def fall(reach: Any) -> Any:
-        below = lambda s, q: top - joint((point + s * jnp.exp(q))[None])  # noqa: E731
-        along = lambda s, q: jax.jvp(lambda t: below(s, t), (q,), (jnp.ones_like(q),))  # noqa: E731
+        below = lambda s, q: top - joint((point + s * jnp.exp(q))[None])
+        along = lambda s, q: jax.jvp(lambda t: below(s, t), (q,), (jnp.ones_like(q),))
         value, slope = jax.vmap(along)(sign, reach)
         return jnp.where(jnp.isfinite(value), value, 1e300), slope
 

@@ -15,10 +15,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from robustly.model import dense
 from robustly.approx.base import Approximation
 from robustly.approx.climb import climb, look
 from robustly.approx.grid import LOG_2PI, hermite, sobol
+from robustly.model import dense
 from robustly.model.row import RowModel
 
 
@@ -34,7 +34,7 @@ class Laplace(Approximation):
 
     def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
         theta = model.parameters.natural(vector)
-        joint = lambda u: model.log_joint(u, theta, row, z)  # noqa: E731
+        joint = lambda u: model.log_joint(u, theta, row, z)
         mode = state
         # The curvature depends on where the mode is, so the mode's derivatives count. A Newton step from the mode
         # carries its first derivative, a second step the second and third.
@@ -48,12 +48,12 @@ class Laplace(Approximation):
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)
         lower = self._factor(lambda u: model.log_joint(u, then, row, z), state, model.dim)
         covariance = lax.stop_gradient(dense.inverse(lower, model.dim))
-        joint = lambda u: model.log_joint(u, theta, row, z, at=then)  # noqa: E731
+        joint = lambda u: model.log_joint(u, theta, row, z, at=then)
         value, _, curve = look(joint, state)
         return value + 0.5 * jnp.sum(curve * covariance)
 
     def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
-        joint = lambda u: model.log_joint(u, theta, row, z)  # noqa: E731
+        joint = lambda u: model.log_joint(u, theta, row, z)
         lower = self._factor(joint, state, model.dim)
         points, weight = hermite(101, 1) if model.dim == 1 else sobol(2048, model.dim)
         u = state + jax.vmap(lambda point: dense.solve_transposed(lower, point, model.dim))(jnp.asarray(points))

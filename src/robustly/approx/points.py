@@ -29,7 +29,7 @@ class PointRule(Approximation):
         # The points move with the parameters, and the derivative follows them; otherwise it would be that of a
         # slightly different function than the one reported, and line searches stall near the top.
         theta = model.parameters.natural(vector)
-        joint = lambda u: model.log_joint(u, theta, row, z)  # noqa: E731
+        joint = lambda u: model.log_joint(u, theta, row, z)
         u, weight = self._rule(joint, implicit_step(joint, state[: model.dim], model.dim), model.dim, state)
         return logsumexp(weight), lax.stop_gradient((u, weight))
 
@@ -44,7 +44,7 @@ class PointRule(Approximation):
 
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)
-        held = lambda u: model.log_joint(u, then, row, z)  # noqa: E731
+        held = lambda u: model.log_joint(u, then, row, z)
         u, weight = lax.stop_gradient(self._rule(held, state[: model.dim], model.dim, state))
         share = jax.nn.softmax(weight)
         joint = jax.vmap(lambda point: model.log_joint(point, theta, row, z, at=then))(u)

@@ -39,7 +39,9 @@ class Quadrature(PointRule):
                 "Use QMC(256), Laplace() or GaussianVI()."
             )
         if model.dim == 1 and self.nodes < 5:
-            raise ModelError(f"in one dimension Quadrature takes 5 or more nodes; {self.nodes} came. One node is Laplace().")
+            raise ModelError(
+                f"in one dimension Quadrature takes 5 or more nodes; {self.nodes} came. One node is Laplace()."
+            )
 
     def finer(self) -> Quadrature:
         return Quadrature(2 * self.nodes)
@@ -47,12 +49,10 @@ class Quadrature(PointRule):
     def start(self, model: RowModel) -> np.ndarray:
         # Besides the mode, how far the density reaches to the left and to the right of it.
         extra = 2 if model.dim == 1 else 0
-        return np.concatenate(
-            [super().start(model), np.full(self._stacked(model, (extra,)), np.log(6.0))], axis=-1
-        )
+        return np.concatenate([super().start(model), np.full(self._stacked(model, (extra,)), np.log(6.0))], axis=-1)
 
     def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
-        joint = lambda u: model.log_joint(u, theta, row, z)  # noqa: E731
+        joint = lambda u: model.log_joint(u, theta, row, z)
         mode = climb(joint, state[: model.dim], model.dim)
         if model.dim > 1:
             return mode

@@ -62,7 +62,10 @@ def heterogeneity(passes: Passes, rows: Rows, vector: np.ndarray, state: np.ndar
             return 0.5 * (jnp.outer(slope, slope) + jax.hessian(at)(x[where]))
 
         each = jax.vmap(one)(data, settled)
-        return {"score": jnp.einsum("n,nij->ij", weight, each), "size": jnp.einsum("n,nij->ij", weight, jnp.abs(each))}, {}
+        return {
+            "score": jnp.einsum("n,nij->ij", weight, each),
+            "size": jnp.einsum("n,nij->ij", weight, jnp.abs(each)),
+        }, {}
 
     sums, _ = over_rows(jax.jit(chunk), rows, state, jnp.asarray(vector))
     return sums["score"] / np.maximum(np.abs(sums["size"]).max(), 1e-300)

@@ -81,7 +81,10 @@ def em(
         moved = float(np.max(np.abs(first - x), initial=0.0))
         value_first = steps.expect(first)
         if moved <= stop.rtol:
-            x, outcome = first, Outcome("converged", f"EM is at rest after {len(steps.history)} passes.", len(steps.history))
+            x, outcome = (
+                first,
+                Outcome("converged", f"EM is at rest after {len(steps.history)} passes.", len(steps.history)),
+            )
             break
         if len(steps.history) >= stop.max_steps:
             text = (

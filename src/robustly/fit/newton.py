@@ -56,8 +56,13 @@ def newton(
     history: list[dict[str, Any]] = []
 
     def note(value: float, gain: float, size: float) -> None:
-        entry = {"pass": len(history) + 1, "value": value, "expected_gain": gain, "step": size,
-                 "seconds": time.perf_counter() - began}
+        entry = {
+            "pass": len(history) + 1,
+            "value": value,
+            "expected_gain": gain,
+            "step": size,
+            "seconds": time.perf_counter() - began,
+        }
         history.append(entry)
         if report is not None:
             report(entry)
@@ -83,7 +88,7 @@ def newton(
                 "Look at the data for extreme values, or give other start values."
             )
             return Optimum(x, value, slope, curve, history, Outcome("stalled", text, len(history)))
-        x, value, slope, curve, size = tried
+        x, value, slope, curve, _size = tried
         if last:
             return Optimum(x, value, slope, curve, history, _converged(history))
         step = ascent(slope, curve, walled)

@@ -37,7 +37,7 @@ class Passes:
         return np.broadcast_to(one, (len(rows), *one.shape))
 
     def _settle(self, vector: Any, data: Any, state: Any) -> Any:
-        settle = lambda row, s: self.approx.settle(self.model, vector, row, s)  # noqa: E731
+        settle = lambda row, s: self.approx.settle(self.model, vector, row, s)
         return jax.lax.stop_gradient(jax.vmap(settle)(data, state))
 
     def _evidences(self, vector: Any, data: Any, state: Any) -> tuple[Any, Any]:
@@ -56,13 +56,17 @@ class Passes:
             return _weigh(weight, evidence), (evidence, basis)
 
         def twice(v: Any) -> Any:
-            each = lambda row, s, b: self.approx.evidence_twice(self.model, v, row, s, b)  # noqa: E731
+            each = lambda row, s, b: self.approx.evidence_twice(self.model, v, row, s, b)
             return _weigh(weight, jax.vmap(each)(data, state, basis))
 
         (value, (evidence, basis)), slope = jax.value_and_grad(total, has_aux=True)(vector)
         curve = jax.jacfwd(jax.grad(twice))(vector)
         strain = jax.vmap(self.approx.strain)(basis) if jax.tree.leaves(basis) else jnp.zeros_like(evidence)
-        return {"value": value, "slope": slope, "curve": curve}, {"evidence": evidence, "state": state, "strain": strain}
+        return {"value": value, "slope": slope, "curve": curve}, {
+            "evidence": evidence,
+            "state": state,
+            "strain": strain,
+        }
 
     def _scores(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         state = self._settle(vector, data, state)
@@ -92,15 +96,13 @@ class Passes:
         self, vector: Any, at: Any, data: Any, weight: Any, state: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         def total(v: Any) -> Any:
-            return _weigh(
-                weight, jax.vmap(lambda row, s: self.approx.expected(self.model, v, at, row, s))(data, state)
-            )
+            return _weigh(weight, jax.vmap(lambda row, s: self.approx.expected(self.model, v, at, row, s))(data, state))
 
         value, slope = jax.value_and_grad(total)(vector)
         return {"value": value, "slope": slope, "curve": jax.jacfwd(jax.grad(total))(vector)}, {}
 
     def _log_hyperprior(self, vector: Any) -> tuple[Any, Any, Any]:
-        prior = lambda v: jnp.asarray(self.model.log_hyperprior(self.model.parameters.natural(v)), dtype=float)  # noqa: E731
+        prior = lambda v: jnp.asarray(self.model.log_hyperprior(self.model.parameters.natural(v)), dtype=float)
         value, slope = jax.value_and_grad(prior)(vector)
         return value, slope, jax.jacfwd(jax.grad(prior))(vector)
 

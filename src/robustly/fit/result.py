@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -59,7 +60,8 @@ class Fit:
     notes: tuple[str, ...] = ()
     limits: dict[str, dict[str, Any]] = field(default_factory=dict)
     """At a boundary: what the localized sites' arguments tend to."""
-    elementwise: bool = True
+    scales: list[str] = field(default_factory=list)
+    """On which scale intervals are symmetric, for each of `labels`: ``real``, ``log``, ``logit`` or ``mixed``."""
     scored: np.ndarray | None = field(default=None, repr=False)
     source: Source | None = field(default=None, repr=False)
     saved: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -118,7 +120,7 @@ class Fit:
             import warnings
 
             loose = np.abs(vectors[:, 0]) > 0.3
-            which = names(np.asarray(self._free_labels)[loose]) if len(self._free_labels) == len(loose) else "some parameters"
+            which = names(np.asarray(self.labels)[loose]) if len(self.labels) == len(loose) else "some parameters"
             warnings.warn(
                 f"the data do not tell {which} apart, so their standard errors are not defined (NaN). "
                 "Fix one of them or give it a hyperprior.",
@@ -127,10 +129,6 @@ class Fit:
             )
             return np.full_like(self.curve, np.nan)
         return (unit[:, None] * vectors / values) @ (vectors.T * unit)
-
-    @property
-    def _free_labels(self) -> list[str]:
-        return self.labels
 
     @cached_property
     def standard_errors(self) -> dict[str, Any]:
@@ -142,19 +140,27 @@ class Fit:
 
         Constrained values (a scale, a probability) get theirs on the unconstrained scale, so they stay inside it.
         """
+        from scipy.special import expit, logit
         from scipy.stats import norm
 
         reach = norm.ppf(0.5 + level / 2)
-        centre = np.concatenate([np.reshape(v, -1) for v in self.parameters.values()]) if self.parameters else np.zeros(0)
-        if self.elementwise and self.source is not None and len(self.vector) == len(centre):
-            half = reach * np.sqrt(np.maximum(np.diag(self._free_covariance(kind)), 0.0))
-            low, high = (self.source.natural(self.vector + sign * half) for sign in (-1, 1))  # type: ignore[attr-defined]
-        else:
-            half = reach * np.sqrt(np.maximum(np.diag(self.covariance(kind)), 0.0))
-            low, high = centre - half, centre + half
-        return {
-            label: (float(min(a, b)), float(max(a, b))) for label, a, b in zip(self.labels, np.asarray(low), np.asarray(high))
-        }
+        error = np.sqrt(np.maximum(np.diag(self.covariance(kind)), 0.0))
+        found = {}
+        for label, value, se, scale in zip(self.labels, self.estimates, error, self.scales):
+            if scale == "log":
+                ends = value * np.exp(-reach * se / value), value * np.exp(reach * se / value)
+            elif scale == "logit":
+                half = reach * se / (value * (1.0 - value))
+                ends = expit(logit(value) - half), expit(logit(value) + half)
+            else:
+                ends = value - reach * se, value + reach * se
+            found[label] = float(ends[0]), float(ends[1])
+        return found
+
+    @property
+    def estimates(self) -> np.ndarray:
+        """All natural values end to end, in the order of `labels`."""
+        return np.concatenate([np.reshape(v, -1) for v in self.parameters.values()]) if self.parameters else np.zeros(0)
 
     def _by_name(self, flat: np.ndarray) -> dict[str, Any]:
         found, place = {}, 0
@@ -204,7 +210,7 @@ class Fit:
         if site in self.limits:
             raise ModelError(
                 f'the rows show no heterogeneity in "{site}": all share the value {self.shared.get(site)}. '
-                'It stands in fit.shared; there is no posterior by row.'
+                "It stands in fit.shared; there is no posterior by row."
             )
         return self._need("posterior").posterior(site)
 
@@ -251,7 +257,10 @@ class Fit:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all numbers of the fit to one file; read it with ``rb.load``."""
         arrays = {
-            "vector": self.vector, "jacobian": self.jacobian, "curve": self.curve, "evidence": self.evidence,
+            "vector": self.vector,
+            "jacobian": self.jacobian,
+            "curve": self.curve,
+            "evidence": self.evidence,
             "weight": self.weight,
             **{f"parameter:{name}": np.asarray(value) for name, value in self.parameters.items()},
         }
@@ -261,10 +270,8 @@ class Fit:
             for site in self.hyperparameters:
                 if site not in self.limits and self.source.has_posterior(site):  # type: ignore[attr-defined]
                     posteriors[site] = self.posterior(site)
-            try:
+            with contextlib.suppress(ModelError):
                 arrays["tail_probabilities"] = self.tail_probabilities
-            except ModelError:
-                pass
         else:
             posteriors = self.saved.get("posteriors", {})
             if self.scored is not None:
@@ -284,7 +291,7 @@ class Fit:
             "is_bound": self.is_bound,
             "notes": list(self.notes),
             "limits": {s: {a: np.asarray(v).tolist() for a, v in given.items()} for s, given in self.limits.items()},
-            "elementwise": self.elementwise,
+            "scales": self.scales,
             "call": self.source.describe() if self.source is not None else self.saved.get("call"),  # type: ignore[attr-defined]
         }
         persist.write(path, "fit", meta, arrays)
@@ -363,7 +370,7 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
         is_bound=meta["is_bound"],
         notes=tuple(meta["notes"]),
         limits={s: {a: np.asarray(v)[()] for a, v in given.items()} for s, given in meta["limits"].items()},
-        elementwise=meta["elementwise"],
+        scales=list(meta["scales"]),
         scored=arrays.get("scored"),
         saved=saved,
     )
@@ -372,5 +379,3 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
 
         fit.source = reattach(fit, model, meta["call"])
     return fit
-
-

@@ -53,7 +53,7 @@ def find_start(passes: Passes, rows: Rows, given: np.ndarray | None) -> np.ndarr
         if np.isfinite(objective(passes, few)(default)[0]):
             return default
         candidates = _around(default, few)
-        values = [_value(passes, few, c) for c in candidates]
+        values = np.array([_value(passes, few, c) for c in candidates])
         if not np.any(np.isfinite(values)):
             raise FitError(_no_start(passes, rows, default))
         return candidates[int(np.nanargmax(np.where(np.isfinite(values), values, -np.inf)))]
@@ -66,9 +66,7 @@ def find_start(passes: Passes, rows: Rows, given: np.ndarray | None) -> np.ndarr
     if not np.any(np.isfinite(values)):
         raise FitError(_no_start(passes, rows, default))
     best = [candidates[i] for i in np.argsort(-values)[:CLIMBED] if np.isfinite(values[i])]
-    climbed = [
-        newton(objective(passes, few), c, Stop(1e-6, 60), walled=passes.model.parameters.walled) for c in best
-    ]
+    climbed = [newton(objective(passes, few), c, Stop(1e-6, 60), walled=passes.model.parameters.walled) for c in best]
     return max(climbed, key=lambda optimum: optimum.value).vector
 
 

@@ -37,8 +37,10 @@ def log_posterior(passes: Passes, rows: Rows, state: np.ndarray, log_prior: Any)
     chunks = [(data, weight, np.asarray(state[place])) for place, data, weight in rows.chunks()]
     from robustly.rows.arrays import pad
 
-    stacked = jax.tree.map(lambda *a: jnp.stack([jnp.asarray(x) for x in a]),
-                           *[(data, weight, pad(s, len(weight))) for data, weight, s in chunks])
+    stacked = jax.tree.map(
+        lambda *a: jnp.stack([jnp.asarray(x) for x in a]),
+        *[(data, weight, pad(s, len(weight))) for data, weight, s in chunks],
+    )
     parameters = passes.model.parameters
 
     def log_density(vector: Any, kept: Any) -> Any:
@@ -80,10 +82,19 @@ def nuts(
         if place not in compiled:
             # Whitened by the estimate's covariance the posterior is close to a standard normal: short, straight paths.
             def run(run_key: Any, centre: Any, factor: Any, data: Any) -> Any:
-                kernel = NUTS(potential_fn=lambda white: -log_density(centre + factor @ white, data),
-                              target_accept_prob=0.8, max_tree_depth=8)
-                sampler = MCMC(kernel, num_warmup=num_warmup, num_samples=num_samples, num_chains=num_chains,
-                               chain_method="vectorized", progress_bar=False)
+                kernel = NUTS(
+                    potential_fn=lambda white: -log_density(centre + factor @ white, data),
+                    target_accept_prob=0.8,
+                    max_tree_depth=8,
+                )
+                sampler = MCMC(
+                    kernel,
+                    num_warmup=num_warmup,
+                    num_samples=num_samples,
+                    num_chains=num_chains,
+                    chain_method="vectorized",
+                    progress_bar=False,
+                )
                 first = jnp.zeros((num_chains, len(start)) if num_chains > 1 else (len(start),))
                 sampler.run(run_key, init_params=first, extra_fields=("diverging",))
                 white = sampler.get_samples(group_by_chain=True)

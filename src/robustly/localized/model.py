@@ -64,15 +64,21 @@ def localize(
     """
     chosen = (sites,) if isinstance(sites, str) else tuple(sites)
     if not chosen:
-        raise LocalizeError('name at least one site that may differ from row to row, as in localize(model, "precision").')
+        raise LocalizeError(
+            'name at least one site that may differ from row to row, as in localize(model, "precision").'
+        )
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
     return Localized(
-        Request(model, chosen, stated, _by_site(fixed, chosen, "fixed"), _by_site(hyperprior, chosen, "hyperprior"), plate),
+        Request(
+            model, chosen, stated, _by_site(fixed, chosen, "fixed"), _by_site(hyperprior, chosen, "hyperprior"), plate
+        ),
         approx,
     )
 
 
-def classical(model: Callable[..., Any], rows: str | Sequence[str] | None = None, *, plate: str | None = None) -> Localized:
+def classical(
+    model: Callable[..., Any], rows: str | Sequence[str] | None = None, *, plate: str | None = None
+) -> Localized:
     """The model as it is, with point estimates of all its shared sites: what a localized fit is compared with."""
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
     return Localized(Request(model, (), stated, plate=plate), None)
@@ -84,7 +90,9 @@ def _by_site(given: Mapping[str, Any] | None, sites: Sequence[str], word: str) -
     for name, value in (given or {}).items():
         if isinstance(value, Mapping):
             if name not in sites:
-                raise LocalizeError(f'{word}= names site "{name}", but localized are {names(sites)}.' + did_you_mean(name, sites))
+                raise LocalizeError(
+                    f'{word}= names site "{name}", but localized are {names(sites)}.' + did_you_mean(name, sites)
+                )
             found.setdefault(name, {}).update(value)
         elif "." in name and name.rpartition(".")[0] in sites:
             site, _, argument = name.rpartition(".")
@@ -146,7 +154,9 @@ class Localized:
         if method not in ("direct", "em"):
             raise ModelError(f'method is "direct" or "em"; "{method}" came.')
         if options["approx"] is not None and not isinstance(options["approx"], Approximation):
-            raise ModelError(f"approx takes an object such as rb.Quadrature(21) or rb.Laplace(); {options['approx']!r} came.")
+            raise ModelError(
+                f"approx takes an object such as rb.Quadrature(21) or rb.Laplace(); {options['approx']!r} came."
+            )
         return options
 
     def _rows(self, program: Program, arguments: Arguments, options: Mapping[str, Any]) -> Rows:
@@ -196,8 +206,11 @@ def _refuse_unusable(arguments: Arguments) -> None:
         make_rows([leaf], [label])
 
 
-def _same_kind(program: Program, arguments: Arguments) -> bool:
-    """Whether a call differs from one already read only in the values and the number of its rows."""
+def _same_kind(program: Program, arguments: Arguments, values: bool = True) -> bool:
+    """Whether a call differs from one already read only in the values and the number of its rows.
+
+    Without `values`, arrays that are not rows are compared by shape alone: under ``jit`` their values are not known.
+    """
     known = program.arguments
     if known.tree != arguments.tree or known.labels != arguments.labels:
         return False
@@ -207,13 +220,13 @@ def _same_kind(program: Program, arguments: Arguments) -> bool:
         if row:
             if np.ndim(new) != np.ndim(old) or np.shape(new)[1:] != np.shape(old)[1:]:
                 return False
-            if np.asarray(new).dtype.kind != np.asarray(old).dtype.kind:
+            if np.dtype(new.dtype).kind != np.dtype(old.dtype).kind:
                 return False
             lengths.add(np.shape(new)[0])
         elif counting:
             counts.append(new)
         elif hasattr(old, "shape"):
-            if np.shape(new) != np.shape(old) or not np.array_equal(np.asarray(new), np.asarray(old)):
+            if np.shape(new) != np.shape(old) or (values and not np.array_equal(np.asarray(new), np.asarray(old))):
                 return False
         elif old is not new and old != new:
             return False
@@ -232,7 +245,9 @@ def start_vector(model: RowModel, given: Mapping[str, Any] | None) -> np.ndarray
         return None
     for name in given:
         if name not in model.start:
-            raise ModelError(f'start= names "{name}", but the parameters are {names(model.start)}.' + did_you_mean(name, model.start))
+            raise ModelError(
+                f'start= names "{name}", but the parameters are {names(model.start)}.' + did_you_mean(name, model.start)
+            )
     return model.parameters.vector({**model.start, **given})
 
 
@@ -243,11 +258,14 @@ def limits_of(program: Program, shared: Mapping[str, Any]) -> dict[str, dict[str
         inner, _ = hyper.core(program.trace[site]["fn"])
         if type(inner) in hyper.LOCATION_SCALE or "scale_tril" in program.free[site]:
             found[site] = {
-                name: np.asarray(shared[site]) if name == "loc" else np.zeros_like(np.asarray(argument.value, dtype=float))
-                for name, argument in program.free[site].items() if name in ("loc", "scale", "scale_tril")
+                name: np.asarray(shared[site])
+                if name == "loc"
+                else np.zeros_like(np.asarray(argument.value, dtype=float))
+                for name, argument in program.free[site].items()
+                if name in ("loc", "scale", "scale_tril")
             }
         else:
-            found[site] = {name: np.inf for name in program.free[site]}
+            found[site] = dict.fromkeys(program.free[site], np.inf)
     return found
 
 
@@ -255,9 +273,11 @@ def reattach(fit: Any, model: Any, call: Any) -> Any:
     """A source for a fit read from a file: the program, without the training rows."""
     from robustly.localized.source import reattached
 
-    request = model.request if isinstance(model, Localized) else Request(
-        model, tuple(call["sites"]), None if call["rows"] is None else tuple(call["rows"]), plate=call["plate"]
+    request = (
+        model.request
+        if isinstance(model, Localized)
+        else Request(
+            model, tuple(call["sites"]), None if call["rows"] is None else tuple(call["rows"]), plate=call["plate"]
+        )
     )
     return reattached(fit, Localized(request, None), call)
-
-

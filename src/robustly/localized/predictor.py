@@ -37,7 +37,9 @@ class Predictor:
         self.vector = jnp.asarray(vector)
         arguments = read_arguments(program.request.model, args, dict(kwargs))
         trained = {
-            label: leaf for label, leaf, row in zip(program.arguments.labels, program.arguments.leaves, program.is_row) if row
+            label: leaf
+            for label, leaf, row in zip(program.arguments.labels, program.arguments.leaves, program.is_row)
+            if row
         }
         is_row = tuple(label in trained for label in arguments.labels)
         if not any(is_row):
@@ -49,7 +51,9 @@ class Predictor:
         for label, array in zip(self.rows.labels, self.rows.data):
             expected = np.shape(trained[label])[1:]
             if array.shape[1:] != expected:
-                raise DataError(f"{label} has {array.shape[1:]} entries a row, but the model was fitted with {expected}.")
+                raise DataError(
+                    f"{label} has {array.shape[1:]} entries a row, but the model was fitted with {expected}."
+                )
         self.program = program.called_with(arguments, is_row)
         self.model = self.program.row_model
 
@@ -95,10 +99,10 @@ class Predictor:
 
         if self.model.dim == 0:
             points, log_share = None, jnp.zeros(1)
-            each = lambda z: jax.tree.map(lambda a: a[None], at(None, z))  # noqa: E731
+            each = lambda z: jax.tree.map(lambda a: a[None], at(None, z))
         else:
             points, log_share = self._prior_points(theta, row)
-            each = lambda z: jax.vmap(lambda u: at(self.model.local(u, theta, row)[0], z))(points)  # noqa: E731
+            each = lambda z: jax.vmap(lambda u: at(self.model.local(u, theta, row)[0], z))(points)
         if latents is None:
             answers, _ = each(None)
             return answers, jnp.exp(log_share - logsumexp(log_share))
@@ -111,8 +115,10 @@ class Predictor:
 
         def prior(u: Any) -> Any:
             local, volume = self.model.local(u, theta, row)
-            values = {**self.program._everything(local, theta, None),
-                      **{name: self.program.trace[name]["value"] for name in self.sites}}
+            values = {
+                **self.program._everything(local, theta, None),
+                **{name: self.program.trace[name]["value"] for name in self.sites},
+            }
             trace = self._trace(row, values, theta)
             return sum((site_log_prob(trace[name]) for name in self.program.sites.local), jnp.zeros(())) + volume
 
@@ -124,14 +130,16 @@ class Predictor:
     @property
     def site(self) -> str:
         if len(self.sites) != 1:
-            raise ModelError(f"this model observes {names(self.sites)} together; use sample() for their joint prediction.")
+            raise ModelError(
+                f"this model observes {names(self.sites)} together; use sample() for their joint prediction."
+            )
         return self.sites[0]
 
     # ------------------------------------------------------------------ all rows
 
     def _over(self, function: Any, *args: Any) -> dict[str, np.ndarray]:
         def chunk(*given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-            *rest, data, weight, state = given
+            *rest, data, _weight, _state = given
             return {}, jax.vmap(lambda row: function(*rest, row))(data)
 
         return over_rows(jax.jit(chunk), self.rows, None, *args)[1]
@@ -198,8 +206,10 @@ class Predictor:
         def one(row: Any, row_key: Any) -> dict[str, Any]:
             def draw(k: Any) -> dict[str, Any]:
                 trace = self._trace(row, self.program.shared_values(theta), theta, key=k)
-                return {name: trace[name]["value"][0] if jnp.ndim(trace[name]["value"]) else trace[name]["value"]
-                        for name in self.sites}
+                return {
+                    name: trace[name]["value"][0] if jnp.ndim(trace[name]["value"]) else trace[name]["value"]
+                    for name in self.sites
+                }
 
             return jax.vmap(draw)(jax.random.split(row_key, count))
 
@@ -221,7 +231,8 @@ def without_observations(program: Program, arguments: Arguments) -> tuple[tuple[
     bound = signature.bind(*args, **kwargs)
     rows = {label.split("[")[0].split(".")[0] for label, row in zip(arguments.labels, program.is_row) if row}
     likely = [
-        name for name, parameter in signature.parameters.items()
+        name
+        for name, parameter in signature.parameters.items()
         if name in bound.arguments and name in rows and parameter.default is None
     ]
     for chosen in ([likely] if likely else []) + [[name] for name in reversed(list(bound.arguments)) if name in rows]:
@@ -230,7 +241,7 @@ def without_observations(program: Program, arguments: Arguments) -> tuple[tuple[
             trial.arguments[name] = None
         try:
             trace = run(program.request.model, trial.args, trial.kwargs, key=jax.random.key(0))
-        except Exception:  # noqa: S112 - the user's own code refuses None in any way it likes
+        except Exception:
             continue
         if not any(trace[name]["is_observed"] for name in program.sites.observed if name in trace):
             return trial.args, trial.kwargs

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.flatten_util import ravel_pytree
 
 from robustly.approx import Approximation
 from robustly.errors import DataError, FitError, ModelError, names
@@ -54,12 +53,6 @@ class RowSource:
         return self.found.optimum.vector
 
     @in_double_precision
-    def natural(self, vector: np.ndarray) -> np.ndarray:
-        """All natural values end to end, at another vector."""
-        parameters = self.passes.model.parameters
-        return np.asarray(parameters.flat(parameters.natural(jnp.asarray(vector))))
-
-    @in_double_precision
     def natural_by_name(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
         """Natural values at many vectors (chain, draw, entry)."""
         parameters = self.passes.model.parameters
@@ -75,7 +68,7 @@ class RowSource:
     @in_double_precision
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
         """Evidence of every row at other vectors: (vector, row)."""
-        one = lambda v: over_rows(self.passes.values, self.rows, self.found.state, jnp.asarray(v))[1]["evidence"]  # noqa: E731
+        one = lambda v: over_rows(self.passes.values, self.rows, self.found.state, jnp.asarray(v))[1]["evidence"]
         return np.stack([one(vector) for vector in vectors])
 
     @in_double_precision
@@ -104,14 +97,16 @@ class RowSource:
         x = jnp.asarray(self.vector)
         by_row = over_rows(self.passes.posteriors, self.rows, self.found.state, x, jnp.asarray(LEVELS))[1]
         shape, part = self._shape_of(site)
-        cut = lambda a: a[:, part].reshape(len(self.rows), *shape, *a.shape[2:])  # noqa: E731
+        cut = lambda a: a[:, part].reshape(len(self.rows), *shape, *a.shape[2:])
         return RowPosterior(cut(by_row["mean"]), cut(by_row["sd"]), LEVELS, cut(by_row["quantile"]))
 
     def _shape_of(self, site: str) -> tuple[tuple[int, ...], slice]:
         return self.passes.model.local_shape, slice(None)
 
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        raise ModelError("a row model does not say how new observations are drawn; predictive() needs a NumPyro program.")
+        raise ModelError(
+            "a row model does not say how new observations are drawn; predictive() needs a NumPyro program."
+        )
 
     def tail_probabilities(self) -> np.ndarray:
         raise ModelError("a row model does not say how observations are drawn, so it has no tail probabilities.")
@@ -129,8 +124,17 @@ class RowSource:
         values, vectors = np.linalg.eigh(-curve)
         covariance = (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
         return nuts(
-            self.passes, self.rows, self.found.state, self.vector, covariance, self.log_prior, num_samples, num_warmup,
-            num_chains, key, self.compiled,
+            self.passes,
+            self.rows,
+            self.found.state,
+            self.vector,
+            covariance,
+            self.log_prior,
+            num_samples,
+            num_warmup,
+            num_chains,
+            key,
+            self.compiled,
         )
 
 
@@ -174,7 +178,7 @@ class ProgramSource(RowSource):
     def _log_prob(self, predictor: Predictor, given: Mapping[str, Any]) -> np.ndarray:
         by_label = {**dict(zip(predictor.rows.labels, predictor.rows.data)), **given}
         order = [label for label, row in zip(self.arguments.labels, self.program.is_row) if row]
-        trained = {label: leaf for label, leaf in zip(self.arguments.labels, self.arguments.leaves)}
+        trained = dict(zip(self.arguments.labels, self.arguments.leaves))
         data = [np.asarray(by_label[label], dtype=np.asarray(trained[label]).dtype) for label in order]
         rows = make_rows(data, order)
         x = jnp.asarray(self.vector)
@@ -223,11 +227,17 @@ class ProgramSource(RowSource):
     def describe(self) -> dict[str, Any]:
         request = self.program.request
         kinds = [
-            [label, bool(row), list(np.shape(leaf)[1:]), np.asarray(leaf).dtype.kind] if row else
-            [label, False, np.asarray(leaf).tolist() if isinstance(leaf, int | float | str | bool | np.ndarray) else None, None]
+            [label, bool(row), list(np.shape(leaf)[1:]), np.asarray(leaf).dtype.kind]
+            if row
+            else [
+                label,
+                False,
+                np.asarray(leaf).tolist() if isinstance(leaf, int | float | str | bool | np.ndarray) else None,
+                None,
+            ]
             for label, leaf, row in zip(self.arguments.labels, self.arguments.leaves, self.program.is_row)
         ]
-        plain = lambda v: np.asarray(v).tolist()  # noqa: E731
+        plain = lambda v: np.asarray(v).tolist()
         return {
             "sites": list(request.sites),
             "flat": list(request.flat),
@@ -265,7 +275,7 @@ def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:
         history=optimum.history,
         approximation=repr(found.passes.approx),
         is_bound=found.passes.approx.is_bound,
-        elementwise=parameters.elementwise,
+        scales=parameters.scales,
         source=source,
         **{"notes": found.notes, **more},
     )
@@ -295,9 +305,14 @@ def fit_rows(
     labels = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(_as_arrays(data))[0]]
     rows = make_rows(leaves, labels, weights=weights, chunk=chunk)
     packed = _unpacking(model, tree)
-    found = _search(packed, rows, approx, method, stop, None if start is None else packed.parameters.vector(
-        {**packed.start, **start}
-    ))
+    found = _search(
+        packed,
+        rows,
+        approx,
+        method,
+        stop,
+        None if start is None else packed.parameters.vector({**packed.start, **start}),
+    )
     fit = make_fit(found, rows, RowSource(found, rows))
     warn_unless_converged(fit.outcome)
     return fit
@@ -319,7 +334,7 @@ def _unpacking(model: RowModel, tree: Any) -> RowModel:
     known = _UNPACKED.get((id(model), tree))
     if known is not None and known[0] is model:
         return known[1]
-    row_of = lambda row: jax.tree.unflatten(tree, row)  # noqa: E731
+    row_of = lambda row: jax.tree.unflatten(tree, row)
     changes: dict[str, Any] = {}
     if model.latents is None:
         changes["log_likelihood"] = lambda local, theta, row: model.log_likelihood(local, theta, row_of(row))
@@ -335,6 +350,9 @@ def _unpacking(model: RowModel, tree: Any) -> RowModel:
     if model.transform is not None:
         transform = model.transform
         changes["transform"] = lambda u, theta, row: transform(u, theta, row_of(row))
+    if model.joint is not None:
+        joint = model.joint
+        changes["joint"] = lambda u, theta, row, z=None: joint(u, theta, row_of(row), z)
     unpacked = replace(model, **changes)
     if len(_UNPACKED) > 64:
         _UNPACKED.clear()
@@ -343,8 +361,14 @@ def _unpacking(model: RowModel, tree: Any) -> RowModel:
 
 
 def _search(
-    model: RowModel, rows: Rows, approx: Approximation | None, method: str, stop: Stop | None,
-    start: np.ndarray | None, watch: Any = None, report: Any = None,
+    model: RowModel,
+    rows: Rows,
+    approx: Approximation | None,
+    method: str,
+    stop: Stop | None,
+    start: np.ndarray | None,
+    watch: Any = None,
+    report: Any = None,
 ) -> Found:
     if method == "em":
         return em(model, rows, approx, stop=stop or Stop(1e-8, 5000), start=start, report=report)
@@ -352,14 +376,21 @@ def _search(
 
 
 def fit_program(
-    owner: Localized, program: Program, model: RowModel, detected: str, arguments: Arguments, rows: Rows,
+    owner: Localized,
+    program: Program,
+    model: RowModel,
+    detected: str,
+    arguments: Arguments,
+    rows: Rows,
     options: Mapping[str, Any],
 ) -> Fit:
     """Fit a program that has been read; falls back to its classical model when the rows do not differ."""
     from robustly.localized.model import start_vector, stop_of
 
     start = start_vector(model, options.get("start"))
-    watch = RunawayWatch(model.parameters.walled) if _can_degenerate(program) and options["method"] == "direct" else None
+    watch = (
+        RunawayWatch(model.parameters.walled) if _can_degenerate(program) and options["method"] == "direct" else None
+    )
     with _progress(options.get("progress", False)) as report:
         stop = stop_of(options)
         found = _search(model, rows, options["approx"], options["method"], stop, start, watch, report)
@@ -388,8 +419,11 @@ def _classical_limit(owner: Localized, program: Program, arguments: Arguments, r
     sites = program.request.sites
     common = Program(replace(program.request, sites=(), flat=sites, fixed=None), arguments)
     model = common.row_model
-    centre = {name: value for name, value in found.passes.model.parameters.natural(jnp.asarray(found.optimum.vector)).items()
-              if name in model.start}
+    centre = {
+        name: value
+        for name, value in found.passes.model.parameters.natural(jnp.asarray(found.optimum.vector)).items()
+        if name in model.start
+    }
     start = model.parameters.vector({**model.start, **_prior_centres(program, found), **centre})
     try:
         shared = maximize(model, rows, start=start)
@@ -397,7 +431,9 @@ def _classical_limit(owner: Localized, program: Program, arguments: Arguments, r
         return None
     if not shared.optimum.outcome.converged or shared.optimum.value < found.optimum.value - 1e-6:
         return None
-    place = np.concatenate([np.arange(*model.parameters._slices[site].indices(model.parameters.size)) for site in sites])
+    place = np.concatenate(
+        [np.arange(*model.parameters._slices[site].indices(model.parameters.size)) for site in sites]
+    )
     score = heterogeneity(shared.passes, rows, shared.optimum.vector, shared.state, place)
     if np.linalg.eigvalsh(score).max() > 1e-9:
         return None
@@ -459,8 +495,12 @@ def reattached(fit: Fit, owner: Localized, call: Mapping[str, Any]) -> ProgramSo
     if any("[" in label or "." in label for label in leaves):
         raise DataError("this fit was made with nested arguments; fit the model again to predict with it.")
     with double_precision():
-        request = replace(owner.request, sites=tuple(call["sites"]), flat=tuple(call["flat"]),
-                          fixed=call["fixed"] or owner.request.fixed)
+        request = replace(
+            owner.request,
+            sites=tuple(call["sites"]),
+            flat=tuple(call["flat"]),
+            fixed=call["fixed"] or owner.request.fixed,
+        )
         arguments = read_arguments(request.model, (), leaves)
         program = Program(request, arguments)
         if sorted(program.row_model.start) != sorted(fit.parameters):
@@ -479,5 +519,7 @@ def reattached(fit: Fit, owner: Localized, call: Mapping[str, Any]) -> ProgramSo
         from robustly.approx import default_approximation
 
         optimum = Optimum(fit.vector, fit.objective, np.zeros_like(fit.vector), fit.curve, fit.history, fit.outcome)
-        found = Found(optimum, passes(model, default_approximation(model)), fit.evidence, np.zeros((0,)), np.zeros((0,)))
+        found = Found(
+            optimum, passes(model, default_approximation(model)), fit.evidence, np.zeros((0,)), np.zeros((0,))
+        )
         return ProgramSource(found, rows, program, arguments, owner)

@@ -71,7 +71,9 @@ def find_rows(arguments: Arguments, size: int, stated: Sequence[str] | None, pla
         known = [label.split("[")[0].split(".")[0] for label in arguments.labels]
         for name in stated:
             if name not in known:
-                raise LocalizeError(f'rows= names "{name}", but the call has {names(known)}.' + did_you_mean(name, known))
+                raise LocalizeError(
+                    f'rows= names "{name}", but the call has {names(known)}.' + did_you_mean(name, known)
+                )
         chosen = tuple(name in stated for name in known)
         for place, is_row in enumerate(chosen):
             leaf = arguments.leaves[place]

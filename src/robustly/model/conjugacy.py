@@ -273,8 +273,10 @@ def _worst_gap(found: Conjugacy, sample: tuple[Any, ...]) -> float:
         return jnp.where(family.is_proper(eta + slope) | ~jnp.isfinite(slope[0]), off, jnp.inf)
 
     def worst(vectors: Any, rows: Any) -> Any:
-        each_z = (lambda v, r: gap(v, r, None)) if latents is None else (
-            lambda v, r: jnp.max(jax.vmap(lambda z: gap(v, r, z))(latents))
+        each_z = (
+            (lambda v, r: gap(v, r, None))
+            if latents is None
+            else (lambda v, r: jnp.max(jax.vmap(lambda z: gap(v, r, z))(latents)))
         )
         return jnp.max(jax.vmap(lambda v: jax.vmap(lambda r: each_z(v, r))(rows))(vectors))
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 
 from robustly.errors import LocalizeError, did_you_mean, names
-from robustly.model.trace import Trace, inside
+from robustly.model.trace import Trace, check_plate, inside
 
 MAX_DIM = 10
 MAX_LATENTS = 4096
@@ -51,8 +51,6 @@ def choose_plate(trace: Trace, leading: Sequence[int], stated: str | None) -> st
     for site in plates.values():
         size, subsample = site["args"][:2]
         if subsample is not None and subsample != size:
-            from robustly.model.trace import check_plate
-
             check_plate(site, size)
     if not observed:
         raise LocalizeError("this model has no observed site. Pass the observations to fit(), for instance fit(x, y).")
@@ -81,7 +79,9 @@ def sort_sites(trace: Trace, asked: Sequence[str], plate: str) -> Sites:
     observed = [name for name, site in found.items() if site["is_observed"]]
     for name in asked:
         if name not in found:
-            raise LocalizeError(f'no latent site "{name}"; this model has {names(latent)}.' + did_you_mean(name, latent))
+            raise LocalizeError(
+                f'no latent site "{name}"; this model has {names(latent)}.' + did_you_mean(name, latent)
+            )
         if name in observed:
             raise LocalizeError(
                 f'site "{name}" is observed, so there is nothing to localize. Latent sites are {names(latent)}.'
@@ -92,7 +92,8 @@ def sort_sites(trace: Trace, asked: Sequence[str], plate: str) -> Sites:
                 "Put it inside the plate instead, where it is summed over."
             )
     filled = [
-        name for name in latent
+        name
+        for name in latent
         if name.endswith("_unobserved") and name.removesuffix("_unobserved") + "_observed" in found
     ]
     in_plate = [name for name in latent if inside(found[name], plate) and name not in filled]

@@ -38,7 +38,9 @@ class Parameters:
             value = jnp.asarray(start[name], dtype=float)
             free = self._transforms[name].inv(value)
             if not bool(jnp.all(jnp.isfinite(free))):
-                raise ModelError(f'the start value of "{name}", {np.asarray(value)}, is not inside {self.limits[name]}.')
+                raise ModelError(
+                    f'the start value of "{name}", {np.asarray(value)}, is not inside {self.limits[name]}.'
+                )
             self._free_shapes[name] = free.shape
             self._slices[name] = slice(place, place + free.size)
             place += free.size
@@ -57,7 +59,9 @@ class Parameters:
         """The search's vector at natural values."""
         parts = []
         for name in self.names:
-            free = self._transforms[name].inv(jnp.broadcast_to(jnp.asarray(theta[name], dtype=float), self.shapes[name]))
+            free = self._transforms[name].inv(
+                jnp.broadcast_to(jnp.asarray(theta[name], dtype=float), self.shapes[name])
+            )
             parts.append(np.asarray(free).reshape(-1))
         return np.concatenate(parts) if parts else np.zeros(0)
 
@@ -96,23 +100,33 @@ class Parameters:
         return mask
 
     @property
-    def elementwise(self) -> bool:
-        """Whether each natural number comes from one entry of the vector."""
-        return all(np.prod(self.shapes[name]) == np.prod(self._free_shapes[name], dtype=int) and not _mixes(limit)
-                   for name, limit in self.limits.items())
+    def scales(self) -> list[str]:
+        """For every natural number, the scale its vector entry is on: ``real``, ``log``, ``logit``, or ``mixed``."""
+        found = []
+        for name in self.names:
+            kind = _scale(self.limits[name])
+            found += [kind] * int(np.prod(self.shapes[name], dtype=int))
+        return found
 
     def jacobian(self, vector: Any) -> np.ndarray:
         """d flat natural values / d vector."""
         return np.asarray(jax.jacobian(lambda v: self.flat(self.natural(v)))(jnp.asarray(vector)))
 
 
+def _base(limit: Any) -> Any:
+    while isinstance(limit, constraints.independent):
+        limit = limit.base_constraint
+    return limit
+
+
 def _is_real(limit: Any) -> bool:
-    while isinstance(limit, constraints.independent):
-        limit = limit.base_constraint
-    return limit is constraints.real or limit is constraints.real_vector
+    return _base(limit) in (constraints.real, constraints.real_vector)
 
 
-def _mixes(limit: Any) -> bool:
-    while isinstance(limit, constraints.independent):
-        limit = limit.base_constraint
-    return limit.event_dim > 0 and not _is_real(limit)
+def _scale(limit: Any) -> str:
+    limit = _base(limit)
+    if _is_real(limit):
+        return "real"
+    if limit in (constraints.positive, constraints.nonnegative):
+        return "log"
+    return "logit" if limit is constraints.unit_interval else "mixed"

@@ -51,6 +51,8 @@ class RowModel:
         log_hyperprior: ``theta -> scalar``, what is believed of the parameters; its presence makes the fit a MAP.
         latents: values of the discrete row latent ``z``, one a row of this array; they are summed over.
         transform: ``(u, theta, row) -> (local, log volume)``, in place of `local_support` and `center`.
+        joint: ``(u, theta, row, z) -> scalar``, prior, likelihood and log volume together, where one reading of the model
+            can give all three.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, robustly as rb
@@ -77,12 +79,15 @@ class RowModel:
     log_hyperprior: Callable[[Theta], Scalar] = no_hyperprior
     latents: Any = None
     transform: Callable[[Any, Theta, Row], tuple[Local, Scalar]] | None = None
+    joint: Callable[..., Scalar] | None = None
     size: int | None = None
     conjugacy: Conjugacy | None = None
 
     def __post_init__(self) -> None:
         if self.log_prior is None and self.prior is None and self.dim > 0:
-            raise ModelError("a RowModel needs log_prior(local, theta, row), or prior(theta, row) that gives a distribution.")
+            raise ModelError(
+                "a RowModel needs log_prior(local, theta, row), or prior(theta, row) that gives a distribution."
+            )
         takes = len(inspect.signature(self.log_likelihood).parameters)
         wants = 3 if self.latents is None else 4
         if takes != wants:
@@ -119,7 +124,9 @@ class RowModel:
     def log_density(self, local: Local, theta: Theta, row: Row, z: Any = None) -> Scalar:
         """log p(row, local): prior and likelihood at a natural local value."""
         likelihood = (
-            self.log_likelihood(local, theta, row) if self.latents is None else self.log_likelihood(local, theta, row, z)
+            self.log_likelihood(local, theta, row)
+            if self.latents is None
+            else self.log_likelihood(local, theta, row, z)
         )
         if self.dim == 0:
             return likelihood
@@ -130,5 +137,7 @@ class RowModel:
 
     def log_joint(self, u: Any, theta: Theta, row: Row, z: Any = None, at: Theta | None = None) -> Scalar:
         r"""log p(row, u \mid theta). With `at`, `u` is read in the coordinates of the parameters `at`, which EM keeps fixed."""
+        if at is None and self.joint is not None and self.dim > 0:
+            return self.joint(u, theta, row, z)
         local, volume = self.local(u, theta if at is None else at, row)
         return self.log_density(local, theta, row, z) + volume

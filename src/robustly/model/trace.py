@@ -21,8 +21,14 @@ Trace = dict[str, Site]
 class OneRow(Messenger):
     """Run a program with given site values and prior arguments; other latents are drawn or typical."""
 
-    def __init__(self, fn: Any, values: Mapping[str, Any], swapped: Mapping[str, Mapping[str, Any]],
-                 plate: str | None, draw: bool):
+    def __init__(
+        self,
+        fn: Any,
+        values: Mapping[str, Any],
+        swapped: Mapping[str, Mapping[str, Any]],
+        plate: str | None,
+        draw: bool,
+    ):
         self.values, self.swapped, self.plate, self.draw = values, swapped, plate, draw
         super().__init__(fn)
 

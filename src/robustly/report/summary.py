@@ -47,12 +47,11 @@ def _number(value: float) -> str:
 
 def summarize(fit: Any) -> Summary:
     """Estimates, standard errors and 95 % intervals of a fit, and how it ended."""
-    estimate = np.concatenate([np.reshape(v, -1) for v in fit.parameters.values()]) if fit.parameters else np.zeros(0)
     error = np.sqrt(np.maximum(np.diag(fit.covariance()), 0.0))
     interval = fit.confint(0.95)
     frame = pd.DataFrame(
         {
-            "estimate": estimate,
+            "estimate": fit.estimates,
             "std. error": error,
             "2.5 %": [interval[label][0] for label in fit.labels],
             "97.5 %": [interval[label][1] for label in fit.labels],
@@ -61,7 +60,8 @@ def summarize(fit: Any) -> Summary:
     )
     heading = {
         "rows": f"{len(fit.evidence)}",
-        "log likelihood": f"{fit.log_likelihood:.4f}" + (" (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""),
+        "log likelihood": f"{fit.log_likelihood:.4f}"
+        + (" (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""),
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",
         "locals integrated by": fit.approximation,
         "outcome": str(fit.outcome),

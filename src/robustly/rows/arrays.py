@@ -55,9 +55,7 @@ def pad(array: np.ndarray, size: int, value: float | None = None) -> np.ndarray:
     return np.concatenate([array, np.repeat(last, missing, axis=0)])
 
 
-def make_rows(
-    data: Sequence[Any], labels: Sequence[str], *, weights: Any = None, chunk: int | None = None
-) -> Rows:
+def make_rows(data: Sequence[Any], labels: Sequence[str], *, weights: Any = None, chunk: int | None = None) -> Rows:
     """Read arrays as rows; name the array and the row when something cannot be used."""
     arrays = []
     for label, given in zip(labels, data):

@@ -1,0 +1,116 @@
+"""The localized model as a NumPyro program, for those who want to sample every row's own value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+
+from robustly.model import hyper
+from robustly.model.arguments import read_arguments
+from robustly.model.program import Program
+
+if TYPE_CHECKING:
+    from robustly.localized.model import Localized
+
+
+def as_numpyro(owner: Localized) -> Callable[..., None]:
+    """A NumPyro model with the arguments of the original.
+
+    Sites: ``"site.argument"`` for every fitted argument of a localized prior, the shared sites under their own names,
+    the localized sites with one value a row, and ``"rows"``, the rows' log likelihood as a factor.
+    """
+
+    def program(*args: Any, **kwargs: Any) -> None:
+        arguments = read_arguments(owner.request.model, args, kwargs)
+        read = _read(owner, arguments)
+        theta = {**_draw_shared(read), **_draw_hyperparameters(read)}
+        rows = tuple(jnp.asarray(leaf) for leaf, row in zip(arguments.leaves, read.is_row) if row)
+        size = rows[0].shape[0]
+        local = _draw_locals(read, theta, size)
+        model = read.row_model
+
+        def one(row: Any, value: Any) -> Any:
+            here = None if not read.sites.local else value
+            extra = jnp.zeros(()) if _is_plain(read) else read._log_prior(here, theta, row)
+            if model.latents is None:
+                return extra + model.log_likelihood(here, theta, row)
+            each = jax.vmap(lambda z: model.log_likelihood(here, theta, row, z))(jnp.asarray(model.latents))
+            return extra + jax.scipy.special.logsumexp(each)
+
+        with numpyro.plate("rows_plate", size):
+            numpyro.factor("rows", jax.vmap(one)(rows, local))
+
+    program.__name__ = f"{getattr(owner.request.model, '__name__', 'model')}_localized"
+    return program
+
+
+def _read(owner: Localized, arguments: Any) -> Program:
+    """The program behind the call, read from concrete data or from a call that was fitted before."""
+    from robustly.localized.model import _same_kind
+
+    for known, _, _ in owner._programs:
+        if _same_kind(known, arguments, values=False):
+            return known
+    return owner._program(arguments)[0]
+
+
+def _draw_hyperparameters(read: Program) -> dict[str, Any]:
+    drawn = {}
+    believed = read.request.hyperprior or {}
+    for site, free in read.free.items():
+        for name, argument in free.items():
+            prior = believed.get(site, {}).get(name)
+            if prior is None:
+                prior = hyper.default_hyperprior(name, argument, read.trace[site]["fn"])
+            drawn[f"{site}.{name}"] = numpyro.sample(f"{site}.{name}", prior)
+    return drawn
+
+
+def _draw_shared(read: Program) -> dict[str, Any]:
+    """Shared sites, drawn from their priors as the program states them (which may depend on one another)."""
+    drawn: dict[str, Any] = {}
+
+    for name in read.sites.shared:
+        site = read.trace[name]
+        if site["type"] == "param":
+            drawn[name] = numpyro.param(
+                name, site["value"], constraint=site["kwargs"].get("constraint", dist.constraints.real)
+            )
+            continue
+        rest = read._values((*read.sites.local, *read.sites.discrete, *read.sites.filled))
+        traced = read.trace_row(read.first_row, {**rest, **drawn})
+        drawn[name] = numpyro.sample(name, traced[name]["fn"])
+    return drawn
+
+
+def _is_plain(read: Program) -> bool:
+    """One localized site outside the plate: its values are independent draws of one distribution."""
+    return (
+        read.single
+        and read.sites.local[0] in read.request.sites
+        and len(jnp.shape(read.trace[read.sites.local[0]]["value"]))
+        == len(read.trace[read.sites.local[0]]["fn"].event_shape)
+    )
+
+
+def _draw_locals(read: Program, theta: Any, size: int) -> Any:
+    if not read.sites.local:
+        return jnp.zeros(size)
+    if _is_plain(read):
+        prior = read._prior(theta, read.first_row)
+        with numpyro.plate("rows_plate", size):
+            return numpyro.sample(read.sites.local[0], prior)
+    values = {}
+    for name in read.sites.local:
+        site = read.trace[name]
+        shape = np.shape(site["value"])
+        flat = dist.ImproperUniform(site["fn"].support, (), event_shape=shape)
+        with numpyro.plate("rows_plate", size):
+            values[name] = numpyro.sample(name, flat)
+    return values[read.sites.local[0]] if read.single else values
