@@ -13,36 +13,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from robustly.errors import names
+from robustly.fit.outcome import Outcome
 from robustly.fit.passes import Passes
 from robustly.rows.arrays import Rows
 from robustly.rows.reduce import over_rows
 
+# Steps in a row that make a run.
+STRIDES = 4
+
 
 class RunawayWatch:
-    """Ends a climb in which a constrained parameter runs off by steady steps while next to nothing is gained."""
+    """Ends a climb in which a constrained parameter runs off by steady steps while little is gained by it."""
 
-    def __init__(self, walled: np.ndarray, history: int = 4) -> None:
-        self.walled, self.length = walled, history
+    def __init__(self, walled: np.ndarray, labels: list[str], little: float) -> None:
+        self.walled, self.labels, self.little = walled, labels, little
         self.seen: list[np.ndarray] = []
-        self.tested = False
 
-    def __call__(self, vector: np.ndarray) -> str | None:
+    def __call__(self, vector: np.ndarray, gain: float) -> Outcome | None:
         self.seen.append(np.array(vector))
-        if self.tested or not self.running:
+        running = self.running
+        if gain > self.little or not running.any():
             return None
-        self.tested = True
-        return "a parameter of the fitted prior is running to a limit"
+        which = names(np.asarray(self.labels)[running]) if len(self.labels) == len(running) else "a parameter"
+        text = (
+            f"{which} runs to the end of its range, and the evidence changes by less than {self.little:.0e} on the way: "
+            "take the estimate as that limit."
+        )
+        return Outcome("limit", text, len(self.seen))
 
     @property
-    def running(self) -> bool:
-        if len(self.seen) <= self.length:
-            return False
-        steps = np.diff(np.stack(self.seen[-self.length - 1 :]), axis=0)[:, self.walled]
-        if not steps.size:
-            return False
-        steady = (np.abs(steps) > 0.2).all(axis=0) & (np.abs(np.sign(steps).sum(axis=0)) == self.length)
-        # Steps that shrink are those of an ordinary convergence; a run to a limit keeps its stride.
-        return bool(np.any(steady & (np.abs(steps[-1]) > 0.5 * np.abs(steps[0]))))
+    def running(self) -> np.ndarray:
+        """Which entries keep moving one way without slowing down, as an ordinary convergence would."""
+        if len(self.seen) <= STRIDES:
+            return np.zeros_like(self.walled)
+        steps = np.diff(np.stack(self.seen[-STRIDES - 1 :]), axis=0)
+        steady = (np.abs(steps) > 0.2).all(axis=0) & (np.abs(np.sign(steps).sum(axis=0)) == STRIDES)
+        return self.walled & steady & (np.abs(steps[-1]) > 0.5 * np.abs(steps[0]))
 
 
 def heterogeneity(passes: Passes, rows: Rows, vector: np.ndarray, state: np.ndarray, place: np.ndarray) -> np.ndarray:

@@ -10,7 +10,7 @@ import numpy as np
 
 from robustly.approx import Approximation, Quadrature, default_approximation
 from robustly.errors import FitError
-from robustly.fit.newton import Optimum, newton
+from robustly.fit.newton import Optimum, Watch, newton
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import Passes, passes
 from robustly.fit.start import few_rows, find_start, objective
@@ -37,9 +37,6 @@ class Found:
     strain: np.ndarray
     """An estimate of each row's integration error."""
     notes: tuple[str, ...] = ()
-
-
-Watch = Callable[[np.ndarray], str | None]
 
 
 def maximize(

@@ -17,6 +17,8 @@ from robustly.fit.outcome import Outcome, Stop
 
 # vector -> (value, slope, curvature)
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]
+# (vector, expected gain) -> why to stop, or None to go on
+Watch = Callable[[np.ndarray, float], Outcome | None]
 
 # A step on a log scale may change a parameter by at most e^LEAP; beyond that the quadratic picture is not to be trusted.
 LEAP = 3.0
@@ -40,7 +42,7 @@ def newton(
     stop: Stop = Stop(),  # noqa: B008
     *,
     walled: np.ndarray | None = None,
-    watch: Callable[[np.ndarray], str | None] | None = None,
+    watch: Watch | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
 ) -> Optimum:
     """Maximise `objective` from `start`.
@@ -49,7 +51,7 @@ def newton(
         objective: gives value, slope and curvature; non-finite values mark places to keep away from.
         stop: tolerance and step limit.
         walled: entries on a log-like scale, whose steps are capped.
-        watch: called after every step; a text ends the climb with the outcome ``watched``.
+        watch: called after every step with the vector and the gain still expected; an outcome ends the climb.
         report: called with every history entry, for progress bars.
     """
     began = time.perf_counter()
@@ -88,15 +90,15 @@ def newton(
                 "Look at the data for extreme values, or give other start values."
             )
             return Optimum(x, value, slope, curve, history, Outcome("stalled", text, len(history)))
-        x, value, slope, curve, _size = tried
+        x, value, slope, curve = tried
         if last:
             return Optimum(x, value, slope, curve, history, _converged(history))
         step = ascent(slope, curve, walled)
         gain = 0.5 * float(slope @ step)
         history[-1]["expected_gain"] = gain
-        reason = watch(x) if watch is not None else None
-        if reason is not None:
-            return Optimum(x, value, slope, curve, history, Outcome("watched", reason, len(history)))
+        ended = watch(x, gain) if watch is not None else None
+        if ended is not None:
+            return Optimum(x, value, slope, curve, history, ended)
     text = (
         f"{stop.max_steps} steps were not enough; the last one moved the parameters by {history[-1]['step']:.1e} and a "
         f"gain of {gain:.1e} was still expected. Raise max_steps, or fix a parameter."
@@ -128,13 +130,13 @@ def _advance(objective, x, value, slope, step, note, *, final):  # type: ignore[
     noise = 1e-13 * max(1.0, abs(value))
     expected = float(slope @ step)
     length = 1.0
-    for _ in range(1 if final else 30):
+    for _ in range(1 if final else 12):
         ahead = x + length * step
         there, slope_there, curve_there = objective(ahead)
         note(there, np.nan, float(np.max(np.abs(length * step), initial=0.0)))
         finite = np.isfinite(there) and np.all(np.isfinite(slope_there)) and np.all(np.isfinite(curve_there))
         if finite and there >= value + 1e-4 * length * expected - noise:
-            return ahead, there, slope_there, curve_there, float(np.max(np.abs(length * step), initial=0.0))
+            return ahead, there, slope_there, curve_there
         length *= 0.3
     return None
 

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 from robustly.errors import ConvergenceWarning
 
-GOOD = ("converged", "boundary")
+GOOD = ("converged", "boundary", "limit")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Why a run stopped: ``converged``, ``boundary`` (the classical model is the answer), ``max_steps``, ``stalled`` …"""
+    """Why a run stopped.
+
+    ``converged``; ``boundary``: the classical model is the answer; ``limit``: a parameter runs to the end of its range;
+    ``max_steps`` and ``stalled``: the answer does not stand.
+    """
 
     kind: str
     text: str

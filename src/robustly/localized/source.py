@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
 SURPRISE_DRAWS = 999
+# A parameter that runs off for a smaller gain than this (in nats) has reached its limit.
+NEGLIGIBLE = 1e-6
 
 
 class RowSource:
@@ -388,18 +390,18 @@ def fit_program(
     from robustly.localized.model import start_vector, stop_of
 
     start = start_vector(model, options.get("start"))
-    watch = (
-        RunawayWatch(model.parameters.walled) if _can_degenerate(program) and options["method"] == "direct" else None
-    )
+    walled, labels = model.parameters.walled, model.parameters.labels
+    degenerate = _can_degenerate(program) and options["method"] == "direct"
     with _progress(options.get("progress", False)) as report:
         stop = stop_of(options)
+        watch = RunawayWatch(walled, labels, 0.5 if degenerate else NEGLIGIBLE)
         found = _search(model, rows, options["approx"], options["method"], stop, start, watch, report)
-        if watch is not None and (watch.running or not found.optimum.outcome.converged):
+        if degenerate and found.optimum.outcome.kind != "converged":
             limit = _classical_limit(owner, program, arguments, rows, found)
             if limit is not None:
                 return limit
-            if found.optimum.outcome.kind == "watched":
-                found = _search(model, rows, options["approx"], "direct", stop, found.optimum.vector, None, report)
+            watch = RunawayWatch(walled, labels, NEGLIGIBLE)
+            found = _search(model, rows, options["approx"], "direct", stop, found.optimum.vector, watch, report)
     notes = (*found.notes, detected) if program.size else found.notes
     return make_fit(found, rows, ProgramSource(found, rows, program, arguments, owner), notes=notes)
 
