@@ -156,7 +156,9 @@ def test_vector_sites_params_and_dictionaries_of_data(rng):
             numpyro.sample("y", dist.Normal((data["x"] * w).sum(-1), sigma), obs=y)
 
     x = rng.normal(size=(400, 2))
-    y = (x * (np.array([1.0, -1.0]) + np.array([0.5, 1.0]) * rng.normal(size=(400, 2)))).sum(1) + 0.5 * rng.normal(size=400)
+    y = (x * (np.array([1.0, -1.0]) + np.array([0.5, 1.0]) * rng.normal(size=(400, 2)))).sum(1) + 0.5 * rng.normal(
+        size=400
+    )
     fit = rb.localize(random_coefficients, "w").fit({"x": x}, y)
     assert fit.approximation == "Exact()"  # promoted to a joint normal, because x mixes the entries
     h, sigma = fit.hyperparameters["w"], fit.shared["sigma"]
@@ -207,7 +209,9 @@ def test_a_model_may_use_the_names_of_fit_options(rng):
     y = rng.normal(size=60) + rng.normal(size=60) / np.sqrt(weights)
     fit = rb.localize(weighted, "mu").fit(y, weights=weights)
     h = fit.hyperparameters["mu"]
-    np.testing.assert_allclose(fit.evidence, stats.norm(h["loc"], np.hypot(h["scale"], weights**-0.5)).logpdf(y), rtol=1e-8)
+    np.testing.assert_allclose(
+        fit.evidence, stats.norm(h["loc"], np.hypot(h["scale"], weights**-0.5)).logpdf(y), rtol=1e-8
+    )
 
 
 def test_five_dimensional_locals_are_integrated_by_quasi_random_points(rng):

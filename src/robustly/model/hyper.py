@@ -74,12 +74,12 @@ def arguments(prior: Any) -> tuple[dict[str, Argument], dict[str, str]]:
             continue
         if name in ("covariance_matrix", "precision_matrix") and "scale_tril" in taken:
             continue  # scale_tril says the same and is always there
-        if constraints.is_dependent(limit):
-            held[name] = "its constraint depends on another argument"
-        elif getattr(limit, "is_discrete", False):
+        if getattr(limit, "is_discrete", False):
             held[name] = "it is a whole number"
         elif _moves_support(inner, name, value):
             held[name] = "the support depends on it"
+        elif constraints.is_dependent(limit):
+            held[name] = "its constraint depends on another argument"
         else:
             free[name] = Argument(value, limit)
     return free, held

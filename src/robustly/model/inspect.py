@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import biject_to, constraints
@@ -146,12 +145,6 @@ def latent_grid(trace: Trace, sites: Sites) -> np.ndarray | None:
     return np.array(list(itertools.product(*supports)))
 
 
-def fixed_support(name: str, site: Any) -> Any:
-    """The constraint of a shared site, which must not move with other sites."""
-    limit = site["fn"].support if site["type"] == "sample" else site["kwargs"].get("constraint", constraints.real)
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(limit)):
-        raise LocalizeError(
-            f'the support of site "{name}" depends on another site. Write it with a fixed support, '
-            "for instance as a scaled standard variable."
-        )
-    return limit
+def support_of(site: Any) -> Any:
+    """The constraint of a shared site or parameter."""
+    return site["fn"].support if site["type"] == "sample" else site["kwargs"].get("constraint", constraints.real)

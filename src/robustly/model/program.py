@@ -20,10 +20,10 @@ import numpy as np
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
-from robustly.errors import LocalizeError, SupportError, did_you_mean, names
+from robustly.errors import DataError, LocalizeError, SupportError, did_you_mean, names
 from robustly.model import hyper
 from robustly.model.arguments import Arguments, find_rows
-from robustly.model.inspect import choose_plate, fixed_support, latent_grid, local_size, samples, sort_sites
+from robustly.model.inspect import choose_plate, latent_grid, local_size, samples, sort_sites, support_of
 from robustly.model.row import RowModel
 from robustly.model.trace import Trace, check_plate, inside, run, site_log_prob
 
@@ -55,6 +55,7 @@ class Program:
         self.plate = choose_plate(full, leading, request.plate)
         size = full[self.plate]["args"][0]
         self.is_row = find_rows(arguments, size, request.rows, self.plate)
+        _refuse_other_lengths(full, self.plate, size)
         # A plain whole number equal to the plate's size is how many programs say how many rows there are.
         self.counts_rows = tuple(
             type(leaf) is int and leaf == size and not row for leaf, row in zip(arguments.leaves, self.is_row)
@@ -65,8 +66,15 @@ class Program:
         self._refuse_outside()
         self.size = local_size(self.trace, self.sites)
         self.latents = latent_grid(self.trace, self.sites)
-        self._read_hyperparameters()
-        self._check_traceable()
+        try:
+            self._read_hyperparameters()
+            self._check_traceable()
+        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+            where = _user_line(error, request.model)
+            raise LocalizeError(
+                f"the model branches on, or converts, a value that is not known until it runs{where}. "
+                "Use jnp.where or jax.lax.cond instead of Python's if, and jnp instead of np on sampled values and data."
+            ) from error
         self._check_independent()
 
     # ------------------------------------------------------------------ calling the program
@@ -148,6 +156,11 @@ class Program:
             return jnp.zeros(())
 
         def note_arguments(name: str, prior: Any) -> None:
+            if name in shared and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(prior.support)):
+                raise LocalizeError(
+                    f'the support of site "{name}" depends on another site. Write it with a fixed support, '
+                    "for instance as a scaled standard variable."
+                )
             if name in outer.request.sites:
                 inner, _ = hyper.core(prior)
                 moving[name] = {k for k, v in inner.get_args().items() if isinstance(v, jax.core.Tracer)}
@@ -226,7 +239,7 @@ class Program:
         start, limits = {}, {}
         for name in self.sites.shared:
             site = self.trace[name]
-            limits[name] = fixed_support(name, site)
+            limits[name] = support_of(site)
             start[name] = _central_value(site, limits[name])
         for site_name, free in self.free.items():
             for argument, (value, limit) in free.items():
@@ -367,15 +380,9 @@ class Program:
         model = self.row_model
         u, z = jnp.zeros(self.size), None if self.latents is None else jnp.asarray(self.latents)[0]
         start = jnp.asarray(model.parameters.start)
-        try:
-            jax.eval_shape(
-                jax.grad(lambda v, row: model.log_joint(u, model.parameters.natural(v), row, z)), start, self.first_row
-            )
-        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
-            raise LocalizeError(
-                f"the model branches on, or converts, a value that is not known until it runs{_user_line(error, self.request.model)}. "
-                "Use jnp.where or jax.lax.cond instead of Python's if, and jnp instead of np on sampled values and data."
-            ) from error
+        jax.eval_shape(
+            jax.grad(lambda v, row: model.log_joint(u, model.parameters.natural(v), row, z)), start, self.first_row
+        )
 
     def _check_independent(self) -> None:
         """The full density must be the sum of the rows' densities, tried on a few rows at moderate values."""
@@ -389,7 +396,7 @@ class Program:
             site = self.trace[name]
             if inside(site, self.plate):
                 continue
-            bijection = biject_to(fixed_support(name, site))
+            bijection = biject_to(support_of(site))
             shape = bijection.inverse_shape(jnp.shape(site["value"]))
             # Wide priors propose values at which densities overflow; moderate ones are as good for a comparison.
             values[name] = bijection(jnp.asarray(0.1 * rng.normal(size=shape)))
@@ -470,6 +477,17 @@ class Program:
                 f"{name} holds {seen} in row {row}, which a {kind} cannot give ({fn.support}). "
                 "Correct or drop that row, or choose another distribution."
             )
+
+
+def _refuse_other_lengths(trace: Trace, plate: str, size: int) -> None:
+    """Observations must be as many as the plate's rows."""
+    for name, site in samples(trace).items():
+        if not site["is_observed"] or not inside(site, plate):
+            continue
+        values = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - len(site["fn"].event_shape)]
+        axis = _row_axis(site, plate) - len(site["fn"].batch_shape)
+        if len(values) >= -axis and values[axis] not in (1, size):
+            raise DataError(f'observed site "{name}" has {values[axis]} rows, but plate "{plate}" has {size}.')
 
 
 def _row_axis(site: Any, plate: str) -> int:
