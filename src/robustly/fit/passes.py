@@ -24,6 +24,7 @@ class Passes:
         approx.check(model)
         self.model = model
         self.approx = approx
+        _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
         self.curves = jax.jit(self._curves)
         self.values = jax.jit(self._values)
         self.scores = jax.jit(self._scores)

@@ -15,6 +15,7 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 
 from robustly.errors import ModelError, names
+from robustly.precision import in_double_precision
 
 Theta = dict[str, Any]
 
@@ -22,6 +23,7 @@ Theta = dict[str, Any]
 class Parameters:
     """Named parameters: start values in natural form, a constraint for each, and the map to a flat vector."""
 
+    @in_double_precision
     def __init__(self, start: Mapping[str, Any], limits: Mapping[str, Any] | None = None) -> None:
         limits = dict(limits or {})
         unknown = [name for name in limits if name not in start]
