@@ -64,7 +64,7 @@ class RowModel:
         ...     local_support=dist.constraints.positive,
         ... )
         >>> fit = rb.fit_rows(counts, {"count": [3, 0, 1, 12, 2, 5, 0, 1]})
-        >>> fit.parameters["shape"] > 0
+        >>> bool(fit.parameters["shape"] > 0)
         True
     """
 

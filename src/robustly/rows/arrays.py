@@ -10,7 +10,7 @@ import numpy as np
 
 from robustly.errors import DataError
 
-CHUNK = 4096
+CHUNK = 2048
 
 
 @dataclass(frozen=True, eq=False)
