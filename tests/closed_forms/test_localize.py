@@ -89,7 +89,9 @@ def test_localized_rates_are_a_negative_binomial(rng):
     np.testing.assert_allclose(fit.evidence, stats.nbinom(a, b / (b + exposure)).logpmf(y), rtol=1e-10)
     best = optimize.minimize(
         lambda v: -stats.nbinom(np.exp(v[0]), 1 / (1 + exposure * np.exp(-v[1]))).logpmf(y).sum(),
-        np.zeros(2), method="Nelder-Mead", options={"xatol": 1e-8, "fatol": 1e-10},
+        np.zeros(2),
+        method="Nelder-Mead",
+        options={"xatol": 1e-8, "fatol": 1e-10},
     )
     assert fit.log_likelihood == pytest.approx(-best.fun, abs=1e-6)
 
@@ -106,7 +108,9 @@ def test_localized_proportions_are_a_beta_binomial(rng):
     a, b = fit.hyperparameters["p"].values()
     np.testing.assert_allclose(fit.evidence, stats.betabinom(n, a, b).logpmf(y), rtol=1e-9)
     best = optimize.minimize(
-        lambda v: -stats.betabinom(n, *np.exp(v)).logpmf(y).sum(), np.ones(2), method="Nelder-Mead",
+        lambda v: -stats.betabinom(n, *np.exp(v)).logpmf(y).sum(),
+        np.ones(2),
+        method="Nelder-Mead",
         options={"xatol": 1e-8, "fatol": 1e-10},
     )
     assert fit.log_likelihood == pytest.approx(-best.fun, abs=1e-6)
@@ -123,7 +127,9 @@ def test_localized_topics_are_a_dirichlet_multinomial(rng):
     concentration = fit.hyperparameters["topic"]["concentration"]
     np.testing.assert_allclose(fit.evidence, stats.dirichlet_multinomial(concentration, 25).logpmf(y), rtol=1e-9)
     best = optimize.minimize(
-        lambda v: -stats.dirichlet_multinomial(np.exp(v), 25).logpmf(y).sum(), np.zeros(3), method="Nelder-Mead",
+        lambda v: -stats.dirichlet_multinomial(np.exp(v), 25).logpmf(y).sum(),
+        np.zeros(3),
+        method="Nelder-Mead",
         options={"xatol": 1e-8, "fatol": 1e-10, "maxiter": 4000},
     )
     assert fit.log_likelihood == pytest.approx(-best.fun, abs=1e-6)
@@ -139,8 +145,10 @@ def test_localized_means_are_normal_means(rng):
     y = 3 + 1.5 * rng.normal(size=200) + s * rng.normal(size=200)
     fit = rb.localize(means, "mu").fit(y, s)
     best = optimize.minimize(
-        lambda v: -stats.norm(v[0], np.sqrt(np.exp(2 * v[1]) + s**2)).logpdf(y).sum(), [0.0, 0.0],
-        method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-11},
+        lambda v: -stats.norm(v[0], np.sqrt(np.exp(2 * v[1]) + s**2)).logpdf(y).sum(),
+        [0.0, 0.0],
+        method="Nelder-Mead",
+        options={"xatol": 1e-9, "fatol": 1e-11},
     )
     assert fit.log_likelihood == pytest.approx(-best.fun, abs=1e-8)
     assert fit.hyperparameters["mu"]["scale"] == pytest.approx(np.exp(best.x[1]), rel=1e-5)
@@ -179,9 +187,13 @@ def t_mixture(y):
 
 
 def test_a_mixture_of_three_ts_reaches_its_maximum(rng):
-    y = np.concatenate([
-        -5 + 0.5 * rng.standard_t(4, 200), rng.standard_t(4, 150), 6 + 0.8 * rng.standard_t(4, 150),
-    ])
+    y = np.concatenate(
+        [
+            -5 + 0.5 * rng.standard_t(4, 200),
+            rng.standard_t(4, 150),
+            6 + 0.8 * rng.standard_t(4, 150),
+        ]
+    )
     fit = rb.localize(t_mixture, "precision", fixed={"rate": 2.0}).fit(y)
 
     def objective(v):

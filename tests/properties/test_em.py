@@ -27,7 +27,9 @@ GAMMA = rb.localize(counts, "rate")
 NORMAL = rb.localize(lognormal_counts, "b")
 
 ROWS = st.lists(st.integers(0, 60), min_size=32, max_size=32).filter(lambda y: np.var(y) > 1.3 * np.mean(y) + 0.1)
-QUIET = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])
+QUIET = settings(
+    max_examples=12, deadline=None, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow]
+)
 
 
 def rises(fit):

@@ -32,9 +32,9 @@ def poisson_log_pmf(count, log_rate):
 
 NORMAL_POISSON = rb.RowModel(
     log_likelihood=lambda b, theta, row: poisson_log_pmf(row[0], b),
-    log_prior=lambda b, theta, row: -0.5 * ((b - theta["loc"]) / theta["scale"]) ** 2
-    - jnp.log(theta["scale"])
-    - 0.5 * jnp.log(2.0 * jnp.pi),
+    log_prior=lambda b, theta, row: (
+        -0.5 * ((b - theta["loc"]) / theta["scale"]) ** 2 - jnp.log(theta["scale"]) - 0.5 * jnp.log(2.0 * jnp.pi)
+    ),
     center=lambda theta, row: (theta["loc"], theta["scale"]),
     start={"loc": 0.5, "scale": 1.5},
     constraints={"scale": POSITIVE},
@@ -57,7 +57,9 @@ def exact_poisson_lognormal(loc=0.5, scale=1.5):
             return np.exp(y * b - np.exp(b) - gammaln(y + 1) - 0.5 * u * u) / np.sqrt(2 * np.pi)
 
         mode = (np.log(max(y, 0.5)) - loc) / scale
-        return np.log(integrate.quad(density, -12, 12, points=[mode - 1, mode, mode + 1], epsabs=0, epsrel=1e-13, limit=500)[0])
+        return np.log(
+            integrate.quad(density, -12, 12, points=[mode - 1, mode, mode + 1], epsabs=0, epsrel=1e-13, limit=500)[0]
+        )
 
     return np.array([one(y) for y in Y])
 
@@ -67,7 +69,8 @@ def test_quadrature_has_ten_digits_for_poisson_rows():
 
 
 @pytest.mark.parametrize(
-    ("approx", "accuracy"), [(rb.Quadrature(11), 2e-4), (rb.QMC(1024), 2e-3), (rb.Laplace(), 0.15), (rb.GaussianVI(), 0.1)]
+    ("approx", "accuracy"),
+    [(rb.Quadrature(11), 2e-4), (rb.QMC(1024), 2e-3), (rb.Laplace(), 0.15), (rb.GaussianVI(), 0.1)],
 )
 def test_other_answers_are_as_good_as_they_claim(approx, accuracy):
     off = evidences(NORMAL_POISSON, approx) - exact_poisson_lognormal()
@@ -88,7 +91,9 @@ def test_single_binary_outcomes_under_a_wide_prior(scale, nodes):
     )
     signs = np.array([1.0, -1.0])
     exact = [
-        np.log(integrate.quad(lambda u, s=s: stats.norm.pdf(u) / (1 + np.exp(-s * (1 + scale * u))), -10, 10, limit=500)[0])
+        np.log(
+            integrate.quad(lambda u, s=s: stats.norm.pdf(u) / (1 + np.exp(-s * (1 + scale * u))), -10, 10, limit=500)[0]
+        )
         for s in signs
     ]
     accuracy = {(21, 0.5): 1e-9, (21, 3.0): 1e-6, (21, 10.0): 1e-3}.get((nodes, scale), 1e-7)
@@ -114,8 +119,12 @@ def test_points_on_a_line_carry_the_quantiles_of_skewed_and_heavy_laws(law, log_
     u, weight = line_points(joint, top, 401)
     share = np.exp(np.asarray(weight) - np.logaddexp.reduce(np.asarray(weight)))
     middle = np.cumsum(share) - 0.5 * share
-    np.testing.assert_allclose(np.interp([0.05, 0.5, 0.95], middle, np.asarray(u)[:, 0]), law.ppf([0.05, 0.5, 0.95]),
-                               rtol=1e-3, atol=1e-3 * law.std())
+    np.testing.assert_allclose(
+        np.interp([0.05, 0.5, 0.95], middle, np.asarray(u)[:, 0]),
+        law.ppf([0.05, 0.5, 0.95]),
+        rtol=1e-3,
+        atol=1e-3 * law.std(),
+    )
 
 
 @pytest.mark.parametrize("approx", [rb.Quadrature(21), rb.Laplace(), rb.GaussianVI(), rb.QMC(64)])
@@ -137,7 +146,9 @@ def test_slopes_are_those_of_the_reported_evidence_and_curvatures_close(approx):
 def test_two_dimensional_locals_by_product_rules():
     model = rb.RowModel(
         log_likelihood=lambda b, theta, row: -0.5 * (row[0] - jnp.sum(b)) ** 2 - 0.5 * jnp.log(2.0 * jnp.pi),
-        log_prior=lambda b, theta, row: jnp.sum(-0.5 * (b / theta["scale"]) ** 2 - jnp.log(theta["scale"]) - 0.5 * jnp.log(2.0 * jnp.pi)),
+        log_prior=lambda b, theta, row: jnp.sum(
+            -0.5 * (b / theta["scale"]) ** 2 - jnp.log(theta["scale"]) - 0.5 * jnp.log(2.0 * jnp.pi)
+        ),
         center=lambda theta, row: (jnp.zeros(2), theta["scale"]),
         local_shape=(2,),
         start={"scale": jnp.asarray([1.0, 2.0])},
@@ -168,8 +179,10 @@ def test_answers_say_what_they_cannot_do():
     with pytest.raises(rb.ModelError, match="1 to 1000"):
         rb.Quadrature(0)
     model = rb.RowModel(
-        log_likelihood=lambda b, theta, row: jnp.sum(b) * row[0], log_prior=lambda b, theta, row: -jnp.sum(b**2),
-        local_shape=(5,), start={"a": 0.0},
+        log_likelihood=lambda b, theta, row: jnp.sum(b) * row[0],
+        log_prior=lambda b, theta, row: -jnp.sum(b**2),
+        local_shape=(5,),
+        start={"a": 0.0},
     )
     with pytest.raises(rb.ModelError, match="5 dimensions"):
         passes(model, rb.Quadrature(5))
@@ -178,8 +191,10 @@ def test_answers_say_what_they_cannot_do():
     with pytest.raises(rb.ModelError, match=r"log_prior\(local, theta, row\)"):
         rb.RowModel(log_likelihood=lambda b, t, r: 0.0, start={"a": 0.0})
     with pytest.raises(rb.ModelError, match='"scale"'):
-        rb.RowModel(
-            log_likelihood=lambda b, t, r: 0.0, log_prior=lambda b, t, r: 0.0, start={"scale": -1.0},
+        _ = rb.RowModel(
+            log_likelihood=lambda b, t, r: 0.0,
+            log_prior=lambda b, t, r: 0.0,
+            start={"scale": -1.0},
             constraints={"scale": POSITIVE},
         ).parameters
 
