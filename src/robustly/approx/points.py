@@ -22,6 +22,10 @@ class PointRule(Approximation):
     def _rule(self, joint: Any, mode: Any, dim: int, state: Any) -> tuple[Any, Any]:
         """Points (m, dim) and log weights, density included, for a density with this mode and settled state."""
 
+    def _may_freeze(self, dim: int) -> bool:
+        """Whether the rule is so accurate that the posterior's small variances, which a curvature is made of, survive."""
+        return False
+
     def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         return climb(lambda u: model.log_joint(u, theta, row, z), state, model.dim)
 
@@ -34,6 +38,8 @@ class PointRule(Approximation):
         return logsumexp(weight), lax.stop_gradient((u, weight))
 
     def _evidence_twice(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any, basis: Any) -> Any:
+        if not self._may_freeze(model.dim):
+            return self._evidence(model, vector, row, z, state)[0]
         # Where exactly the points sit matters only to integration error, so a curvature may take them as fixed.
         theta = model.parameters.natural(vector)
         u, weight = basis

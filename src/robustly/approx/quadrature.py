@@ -64,6 +64,9 @@ class Quadrature(PointRule):
             return level_points(joint, mode, curve[0, 0], state[1:], self.nodes)
         return normal_points(joint, mode, dense.cholesky(-curve, dim), dim, hermite(self.nodes, dim))
 
+    def _may_freeze(self, dim: int) -> bool:
+        return dim == 1 and self.nodes >= 15
+
     def strain(self, basis: Any) -> Any:
         """An estimate of a row's integration error, from the same rule with every other point left out.
 

@@ -20,7 +20,7 @@ from robustly.fit.maximize import Found
 from robustly.fit.newton import Optimum, newton
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import Passes, passes
-from robustly.fit.start import find_start
+from robustly.fit.start import first_start
 from robustly.model.row import RowModel
 from robustly.rows.arrays import Rows
 from robustly.rows.reduce import over_rows
@@ -73,7 +73,7 @@ def em(
     """Fit by EM. Converged when a step moves no entry of the parameter vector by more than ``stop.rtol``."""
     compiled = passes(model, default_approximation(model) if approx is None else approx)
     steps = _Steps(compiled, rows, report)
-    x = find_start(compiled, rows, start)
+    x = first_start(compiled, rows, start)
     value = steps.expect(x)
     moved, outcome = np.inf, None
     while outcome is None:

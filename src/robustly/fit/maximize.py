@@ -10,10 +10,10 @@ import numpy as np
 
 from robustly.approx import Approximation, Quadrature, default_approximation
 from robustly.errors import FitError
-from robustly.fit.newton import Optimum, Watch, newton
+from robustly.fit.newton import Optimum, Watch
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import Passes, passes
-from robustly.fit.start import few_rows, find_start, objective
+from robustly.fit.start import climb_rows, few_rows, find_start, first_start
 from robustly.model.row import RowModel
 from robustly.rows.arrays import Rows
 
@@ -78,17 +78,17 @@ def _climb(
     report: Callable[[dict[str, Any]], None] | None,
 ) -> Found:
     compiled = passes(model, approx)
-    walled = model.parameters.walled
-    vector = find_start(compiled, rows, start)
+    vector = first_start(compiled, rows, start)
     notes: tuple[str, ...] = ()
     if len(rows) > LARGE:
-        subset = few_rows(rows, SUBSET)
-        first = newton(objective(compiled, subset), vector, Stop(1e-4, stop.max_steps), walled=walled)
+        first, _ = climb_rows(compiled, few_rows(rows, SUBSET), vector, Stop(1e-4, stop.max_steps))
         if first.outcome.converged:
             vector = first.vector
             notes = (f"started from a fit to {SUBSET} of the rows ({len(first.history)} passes over them).",)
-    summed = objective(compiled, rows)
-    optimum = newton(summed, vector, stop, walled=walled, watch=watch, report=report)
+    optimum, summed = climb_rows(compiled, rows, vector, stop, watch=watch, report=report)
+    if optimum.outcome.kind == "bad_start":
+        vector = find_start(compiled, rows, start)
+        optimum, summed = climb_rows(compiled, rows, vector, stop, watch=watch, report=report)
     if optimum.outcome.kind == "bad_start":
         bad = np.flatnonzero(~np.isfinite(summed.by_row["evidence"]) & (rows.weight > 0))
         where = f"row {bad[0]}" if bad.size else "the hyperprior"

@@ -17,11 +17,16 @@ from robustly.fit.outcome import Outcome, Stop
 
 # vector -> (value, slope, curvature)
 Objective = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]
+# vector -> (value, slope)
 # (vector, expected gain) -> why to stop, or None to go on
+Slopes = Callable[[np.ndarray], tuple[float, np.ndarray]]
 Watch = Callable[[np.ndarray, float], Outcome | None]
 
 # A step on a log scale may change a parameter by at most e^LEAP; beyond that the quadratic picture is not to be trusted.
-LEAP = 3.0
+LEAP = 1.0
+
+# A step after which less than this share of the expected gain is left makes the next one without a new curvature.
+FAST = 0.5
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,7 @@ def newton(
     start: np.ndarray,
     stop: Stop = Stop(),  # noqa: B008
     *,
+    slopes: Slopes | None = None,
     walled: np.ndarray | None = None,
     watch: Watch | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
@@ -50,6 +56,8 @@ def newton(
     Args:
         objective: gives value, slope and curvature; non-finite values mark places to keep away from.
         stop: tolerance and step limit.
+        slopes: gives value and slope alone, where that is cheaper. While steps converge fast the curvature is then carried
+            along by secant updates instead of computed anew; where the climb ends it is always computed.
         walled: entries on a log-like scale, whose steps are capped.
         watch: called after every step with the vector and the gain still expected; an outcome ends the climb.
         report: called with every history entry, for progress bars.
@@ -77,33 +85,62 @@ def newton(
     step = ascent(slope, curve, walled)
     gain = 0.5 * float(slope @ step)
     note(value, gain, 0.0)
+    fast = False
+    exact = True
+
+    def end(outcome: Outcome) -> Optimum:
+        return Optimum(x, value, slope, curve if exact else objective(x)[2], history, outcome)
+
     for _ in range(stop.max_steps):
         target = stop.rtol * max(1.0, 1e-3 * abs(value))
         last = gain <= target
-        tried = _advance(objective, x, value, slope, step, note, final=last)
+        look = objective if slopes is None or last or not fast else _without_curvature(slopes)
+        tried = _advance(look, x, value, slope, step, note, final=last)
         if tried is None:
+            if not exact and not last:
+                curve, exact, fast = objective(x)[2], True, False
+                step = ascent(slope, curve, walled)
+                gain = 0.5 * float(slope @ step)
+                continue
             noise = 1e-11 * max(1.0, abs(value))
             if last or gain < max(1e-6, noise):
-                return Optimum(x, value, slope, curve, history, _converged(history))
+                return end(_converged(history))
             text = (
                 f"no step from here raises the objective, though a gain of {gain:.1e} is expected. "
                 "Look at the data for extreme values, or give other start values."
             )
-            return Optimum(x, value, slope, curve, history, Outcome("stalled", text, len(history)))
-        x, value, slope, curve = tried
-        if last:
-            return Optimum(x, value, slope, curve, history, _converged(history))
+            return end(Outcome("stalled", text, len(history)))
+        ahead, value, slope_ahead, curve_ahead, length = tried
+        exact = curve_ahead is not None
+        curve = curve_ahead if exact else secant(curve, ahead - x, slope_ahead - slope)
+        x, slope = ahead, slope_ahead
         step = ascent(slope, curve, walled)
-        gain = 0.5 * float(slope @ step)
+        before, gain = gain, 0.5 * float(slope @ step)
         history[-1]["expected_gain"] = gain
+        if last and gain <= max(target, 1e-3 * before):
+            return end(_converged(history))
+        fast = length == 1.0 and gain < FAST * before
         ended = watch(x, gain) if watch is not None else None
         if ended is not None:
-            return Optimum(x, value, slope, curve, history, ended)
+            return end(ended)
     text = (
         f"{stop.max_steps} steps were not enough; the last one moved the parameters by {history[-1]['step']:.1e} and a "
         f"gain of {gain:.1e} was still expected. Raise max_steps, or fix a parameter."
     )
-    return Optimum(x, value, slope, curve, history, Outcome("max_steps", text, len(history)))
+    return end(Outcome("max_steps", text, len(history)))
+
+
+def _without_curvature(slopes: Slopes) -> Callable[[np.ndarray], tuple[float, np.ndarray, None]]:
+    return lambda x: (*slopes(x), None)
+
+
+def secant(curve: np.ndarray, moved: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """The curvature after a step, corrected so that it explains the change of slope (the BFGS update)."""
+    bent, along = -change, -curve @ moved
+    fits, was = float(bent @ moved), float(along @ moved)
+    if fits <= 1e-8 * abs(was) or was <= 0:
+        return curve
+    return curve - np.outer(bent, bent) / fits + np.outer(along, along) / was
 
 
 def ascent(slope: np.ndarray, curve: np.ndarray, walled: np.ndarray | None) -> np.ndarray:
@@ -125,18 +162,19 @@ def ascent(slope: np.ndarray, curve: np.ndarray, walled: np.ndarray | None) -> n
     return step
 
 
-def _advance(objective, x, value, slope, step, note, *, final):  # type: ignore[no-untyped-def]
+def _advance(look, x, value, slope, step, note, *, final):  # type: ignore[no-untyped-def]
     """Try the step, then shorter ones; None when none helps."""
     noise = 1e-13 * max(1.0, abs(value))
     expected = float(slope @ step)
     length = 1.0
     for _ in range(1 if final else 12):
         ahead = x + length * step
-        there, slope_there, curve_there = objective(ahead)
+        there, slope_there, curve_there = look(ahead)
         note(there, np.nan, float(np.max(np.abs(length * step), initial=0.0)))
-        finite = np.isfinite(there) and np.all(np.isfinite(slope_there)) and np.all(np.isfinite(curve_there))
+        finite = np.isfinite(there) and np.all(np.isfinite(slope_there))
+        finite = finite and (curve_there is None or np.all(np.isfinite(curve_there)))
         if finite and there >= value + 1e-4 * length * expected - noise:
-            return ahead, there, slope_there, curve_there
+            return ahead, there, slope_there, curve_there, length
         length *= 0.3
     return None
 

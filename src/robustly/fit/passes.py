@@ -49,7 +49,10 @@ class Passes:
         evidence, _ = self._evidences(vector, data, state)
         return {"value": _weigh(weight, evidence)}, {"evidence": evidence, "state": state}
 
-    def _curves(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _curves(
+        self, vector: Any, curved: Any, data: Any, weight: Any, state: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Evidence, slope and, where `curved`, curvature: one compiled pass for both, as compiling takes longer than running."""
         state = self._settle(vector, data, state)
 
         def total(v: Any) -> tuple[Any, Any]:
@@ -61,9 +64,13 @@ class Passes:
             return _weigh(weight, jax.vmap(each)(data, state, basis))
 
         (value, (evidence, basis)), slope = jax.value_and_grad(total, has_aux=True)(vector)
-        # One column after the other: side by side they would not fit the cache, and are no faster.
-        _, along = jax.linearize(jax.grad(twice), vector)
-        curve = jax.lax.map(along, jnp.eye(vector.shape[0]))
+
+        def columns(v: Any) -> Any:
+            # One column after the other: side by side they would not fit the cache, and are no faster.
+            _, along = jax.linearize(jax.grad(twice), v)
+            return jax.lax.map(along, jnp.eye(v.shape[0]))
+
+        curve = jax.lax.cond(curved, columns, lambda v: jnp.zeros((v.shape[0], v.shape[0])), vector)
         strain = jax.vmap(self.approx.strain)(basis) if jax.tree.leaves(basis) else jnp.zeros_like(evidence)
         return {"value": value, "slope": slope, "curve": curve}, {
             "evidence": evidence,
@@ -109,12 +116,14 @@ class Passes:
         value, slope = jax.value_and_grad(prior)(vector)
         return value, slope, jax.jacfwd(jax.grad(prior))(vector)
 
-    def objective(self, vector: np.ndarray, rows: Rows, state: np.ndarray) -> tuple[Any, dict[str, np.ndarray]]:
+    def objective(
+        self, vector: np.ndarray, rows: Rows, state: np.ndarray, *, curved: bool = True
+    ) -> tuple[Any, dict[str, np.ndarray]]:
         """Value, slope and curvature of the summed evidence plus the hyperprior, and what each row gave."""
         with double_precision():
             x = jnp.asarray(vector)
             prior = [np.asarray(part) for part in self.log_hyperprior(x)]
-            sums, by_row = over_rows(self.curves, rows, state, x)
+            sums, by_row = over_rows(self.curves, rows, state, x, curved)
         together = (float(sums["value"] + prior[0]), sums["slope"] + prior[1], sums["curve"] + prior[2])
         return together, by_row
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import FitError
-from robustly.fit.newton import newton
+from robustly.fit.newton import Optimum, newton
 from robustly.fit.outcome import Stop
 from robustly.fit.passes import Passes
 from robustly.rows.arrays import Rows
@@ -17,24 +17,36 @@ RANDOM_STARTS = 24
 CLIMBED = 4
 
 
-def objective(passes: Passes, rows: Rows) -> Any:
-    """An objective for :func:`newton` that carries each row's state from pass to pass; ``.by_row`` keeps the last good one."""
+class Summed:
+    """The summed evidence of some rows, for :func:`newton`; carries each row's state from pass to pass."""
 
-    class Summed:
-        def __init__(self) -> None:
-            self.state = passes.begin(rows)
-            self.by_row: dict[str, np.ndarray] = {}
+    def __init__(self, passes: Passes, rows: Rows) -> None:
+        self.passes, self.rows = passes, rows
+        self.state = passes.begin(rows)
+        self.by_row: dict[str, np.ndarray] = {}
 
-        def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-            sums, by_row = passes.objective(vector, rows, self.state)
-            if np.isfinite(sums[0]):
-                self.state = by_row["state"]
-                self.by_row = by_row
-            elif not self.by_row:
-                self.by_row = by_row
-            return sums
+    def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        return self._look(vector, True)
 
-    return Summed()
+    def slopes(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        """Value and slope alone, at a third of the price."""
+        return self._look(vector, False)[:2]
+
+    def _look(self, vector: np.ndarray, curved: bool) -> tuple[float, np.ndarray, np.ndarray]:
+        sums, by_row = self.passes.objective(vector, self.rows, self.state, curved=curved)
+        if np.isfinite(sums[0]):
+            self.state = by_row["state"]
+            self.by_row = by_row
+        elif not self.by_row:
+            self.by_row = by_row
+        return sums
+
+
+def climb_rows(passes: Passes, rows: Rows, start: np.ndarray, stop: Stop, **more: Any) -> tuple[Optimum, Summed]:
+    """Newton on the summed evidence of some rows."""
+    summed = Summed(passes, rows)
+    walled = passes.model.parameters.walled
+    return newton(summed, start, stop, slopes=summed.slopes, walled=walled, **more), summed
 
 
 def few_rows(rows: Rows, count: int) -> Rows:
@@ -45,13 +57,18 @@ def few_rows(rows: Rows, count: int) -> Rows:
     return rows.take(index)
 
 
+def first_start(passes: Passes, rows: Rows, given: np.ndarray | None) -> np.ndarray:
+    """Where to begin: the given or default place, but the best of several for models with discrete latents."""
+    if given is not None:
+        return given
+    return passes.model.parameters.start if passes.model.latents is None else find_start(passes, rows, None)
+
+
 def find_start(passes: Passes, rows: Rows, given: np.ndarray | None) -> np.ndarray:
-    """A vector with finite evidence: the given or default one, or the best of a few others."""
+    """A place to climb from, for models with discrete latents or whose default start has no finite evidence."""
     default = passes.model.parameters.start if given is None else given
     few = few_rows(rows, FEW)
     if passes.model.latents is None:
-        if np.isfinite(objective(passes, few)(default)[0]):
-            return default
         candidates = _around(default, few)
         values = np.array([_value(passes, few, c) for c in candidates])
         if not np.any(np.isfinite(values)):
@@ -66,12 +83,12 @@ def find_start(passes: Passes, rows: Rows, given: np.ndarray | None) -> np.ndarr
     if not np.any(np.isfinite(values)):
         raise FitError(_no_start(passes, rows, default))
     best = [candidates[i] for i in np.argsort(-values)[:CLIMBED] if np.isfinite(values[i])]
-    climbed = [newton(objective(passes, few), c, Stop(1e-6, 60), walled=passes.model.parameters.walled) for c in best]
+    climbed = [climb_rows(passes, few, c, Stop(1e-6, 60))[0] for c in best]
     return max(climbed, key=lambda optimum: optimum.value).vector
 
 
 def _value(passes: Passes, rows: Rows, vector: np.ndarray) -> float:
-    return objective(passes, rows)(vector)[0]
+    return Summed(passes, rows).slopes(vector)[0]
 
 
 def _around(default: np.ndarray, rows: Rows) -> list[np.ndarray]:
@@ -88,7 +105,7 @@ def _around(default: np.ndarray, rows: Rows) -> list[np.ndarray]:
 
 
 def _no_start(passes: Passes, rows: Rows, vector: np.ndarray) -> str:
-    check = objective(passes, rows)
+    check = Summed(passes, rows)
     check(vector)
     evidence = check.by_row.get("evidence", np.zeros(0))
     bad = np.flatnonzero(~np.isfinite(evidence) & (rows.weight > 0))

@@ -262,13 +262,11 @@ def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:
     """A result from what a search found."""
     model, optimum = found.passes.model, found.optimum
     parameters = model.parameters
-    x = jnp.asarray(optimum.vector)
-    theta = parameters.natural(x)
     return Fit(
-        parameters={name: np.asarray(value)[()] for name, value in theta.items()},
+        parameters=parameters.numbers(optimum.vector),
         labels=parameters.labels,
         vector=optimum.vector,
-        jacobian=parameters.jacobian(x),
+        jacobian=parameters.jacobian(optimum.vector),
         curve=optimum.curve,
         objective=optimum.value,
         evidence=found.evidence,

@@ -112,7 +112,23 @@ class Parameters:
 
     def jacobian(self, vector: Any) -> np.ndarray:
         """d flat natural values / d vector."""
-        return np.asarray(jax.jacobian(lambda v: self.flat(self.natural(v)))(jnp.asarray(vector)))
+        scales = self.scales
+        if "mixed" in scales:
+            return np.asarray(jax.jacobian(lambda v: self.flat(self.natural(v)))(jnp.asarray(vector)))
+        x = np.asarray(vector, dtype=float)
+        slopes = {"real": np.ones_like(x), "log": np.exp(x), "logit": 0.25 / np.cosh(0.5 * x) ** 2}
+        return np.diag([slopes[scale][i] for i, scale in enumerate(scales)]) if scales else np.zeros((0, 0))
+
+    def numbers(self, vector: Any) -> dict[str, np.ndarray]:
+        """Natural values as plain arrays."""
+        if "mixed" in self.scales:
+            return {name: np.asarray(value)[()] for name, value in self.natural(jnp.asarray(vector)).items()}
+        x = np.asarray(vector, dtype=float)
+        maps: dict[str, Any] = {"real": lambda v: v, "log": np.exp, "logit": lambda v: 1.0 / (1.0 + np.exp(-v))}
+        return {
+            name: maps[_scale(self.limits[name])](x[self._slices[name]].reshape(self.shapes[name]))[()]
+            for name in self.names
+        }
 
 
 def _base(limit: Any) -> Any:
