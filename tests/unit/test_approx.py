@@ -139,7 +139,7 @@ def test_slopes_are_those_of_the_reported_evidence_and_curvatures_close(approx):
     np.testing.assert_allclose(slope, numeric, rtol=1e-6, atol=1e-6)
     slopes = lambda v: compiled.objective(v, rows, by_row["state"])[0][1]
     numeric_curve = np.column_stack([(slopes(x + step * e) - slopes(x - step * e)) / (2 * step) for e in np.eye(2)])
-    loose = 0.02 if isinstance(approx, rb.QMC) else 1e-4
+    loose = 1e-4
     np.testing.assert_allclose(curve, numeric_curve, rtol=loose, atol=loose)
 
 

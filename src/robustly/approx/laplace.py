@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from robustly.approx.base import Approximation
-from robustly.approx.climb import climb, look
+from robustly.approx.climb import climb, exact_step, look
 from robustly.approx.grid import LOG_2PI, hermite, sobol
 from robustly.model import dense
 from robustly.model.row import RowModel
@@ -35,12 +35,8 @@ class Laplace(Approximation):
     def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
         theta = model.parameters.natural(vector)
         joint = lambda u: model.log_joint(u, theta, row, z)
-        mode = state
-        # The curvature depends on where the mode is, so the mode's derivatives count. A Newton step from the mode
-        # carries its first derivative, a second step the second and third.
-        for _ in range(2):
-            _, slope, curve = look(joint, mode)
-            mode = mode + dense.solve(dense.cholesky(-curve, model.dim), slope, model.dim)
+        # The curvature depends on where the mode is, so the mode's derivatives count.
+        mode = exact_step(joint, state, model.dim)
         lower = self._factor(joint, mode, model.dim)
         return joint(mode) + 0.5 * model.dim * LOG_2PI - dense.half_log_det(lower, model.dim), ()
 

@@ -11,7 +11,7 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from robustly.approx.base import Approximation
-from robustly.approx.climb import climb, implicit_step
+from robustly.approx.climb import climb, exact_step, implicit_step
 from robustly.model.row import RowModel
 
 
@@ -34,7 +34,8 @@ class PointRule(Approximation):
         # slightly different function than the one reported, and line searches stall near the top.
         theta = model.parameters.natural(vector)
         joint = lambda u: model.log_joint(u, theta, row, z)
-        u, weight = self._rule(joint, implicit_step(joint, state[: model.dim], model.dim), model.dim, state)
+        follow = implicit_step if self._may_freeze(model.dim) else exact_step
+        u, weight = self._rule(joint, follow(joint, state[: model.dim], model.dim), model.dim, state)
         return logsumexp(weight), lax.stop_gradient((u, weight))
 
     def _evidence_twice(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any, basis: Any) -> Any:
