@@ -16,6 +16,7 @@ from robustly.model.arguments import Arguments, read_arguments
 from robustly.model.conjugacy import detect
 from robustly.model.program import Program, Request
 from robustly.model.row import RowModel
+from robustly.model.trial import check_support
 from robustly.precision import in_double_precision
 from robustly.rows.arrays import Rows, make_rows
 
@@ -138,7 +139,7 @@ class Localized:
         options = self._take_options(kwargs)
         arguments = read_arguments(self.request.model, args, kwargs)
         program, model, found = self._program(arguments)
-        program.check_support(arguments)
+        check_support(program, arguments)
         rows = self._rows(program, arguments, options)
         from robustly.localized.source import fit_program
 

@@ -10,16 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from robustly.approx import Approximation
 from robustly.errors import DataError, FitError, ModelError, names
 from robustly.fit.boundary import RunawayWatch, heterogeneity
-from robustly.fit.em import em
 from robustly.fit.maximize import Found, maximize, settled
-from robustly.fit.outcome import Outcome, Stop, warn_unless_converged
-from robustly.fit.passes import Passes
-from robustly.fit.result import Fit, RowPosterior
-from robustly.fit.uncertainty import Draws, nuts
+from robustly.fit.outcome import Outcome
+from robustly.fit.result import Fit
 from robustly.localized.predictor import Predictor, without_observations
+from robustly.localized.rows import RowSource, make_fit, search
 from robustly.model import hyper
 from robustly.model.arguments import Arguments, read_arguments
 from robustly.model.program import Program
@@ -32,112 +29,9 @@ from robustly.rows.reduce import over_rows
 if TYPE_CHECKING:
     from robustly.localized.model import Localized
 
-LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
 SURPRISE_DRAWS = 999
 # A parameter that runs off for a smaller gain than this (in nats) has reached its limit.
 NEGLIGIBLE = 1e-6
-
-
-class RowSource:
-    """What a fit can still ask of its rows, for any row model."""
-
-    def __init__(self, found: Found, rows: Rows) -> None:
-        self.found = found
-        self.rows = rows
-        self.compiled: dict[Any, Any] = {}
-
-    @property
-    def passes(self) -> Passes:
-        return self.found.passes
-
-    @property
-    def vector(self) -> np.ndarray:
-        return self.found.optimum.vector
-
-    @in_double_precision
-    def natural_by_name(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
-        """Natural values at many vectors (chain, draw, entry)."""
-        parameters = self.passes.model.parameters
-        found = jax.vmap(jax.vmap(parameters.natural))(jnp.asarray(vectors))
-        return {name: np.asarray(value) for name, value in found.items()}
-
-    @in_double_precision
-    def scores(self) -> np.ndarray:
-        """Slope of every row's evidence in the vector."""
-        x = jnp.asarray(self.vector)
-        return over_rows(self.passes.scores, self.rows, self.found.state, x)[1]["score"]
-
-    @in_double_precision
-    def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
-        """Evidence of every row at other vectors: (vector, row)."""
-        one = lambda v: over_rows(self.passes.values, self.rows, self.found.state, jnp.asarray(v))[1]["evidence"]
-        return np.stack([one(vector) for vector in vectors])
-
-    @in_double_precision
-    def integration_error(self) -> float:
-        """Change of the log likelihood with twice the points a row."""
-        from robustly.fit.passes import passes
-
-        finer = self.passes.approx.finer()
-        if finer == self.passes.approx:
-            if self.passes.approx.is_exact:
-                return 0.0
-            from robustly.approx import QMC, Quadrature
-
-            dim = self.passes.model.dim
-            finer = Quadrature(101) if dim == 1 else Quadrature(9) if dim <= 3 else QMC(2048)
-        compiled = passes(self.passes.model, finer)
-        sums, _ = over_rows(compiled.values, self.rows, compiled.begin(self.rows), jnp.asarray(self.vector))
-        return abs(float(sums["value"]) - float(self.rows.weight @ self.found.evidence))
-
-    def has_posterior(self, site: str) -> bool:
-        return self.passes.model.dim > 0
-
-    @in_double_precision
-    def posterior(self, site: str) -> RowPosterior:
-        """Means, standard deviations and quantiles of the rows' own values."""
-        x = jnp.asarray(self.vector)
-        by_row = over_rows(self.passes.posteriors, self.rows, self.found.state, x, jnp.asarray(LEVELS))[1]
-        shape, part = self._shape_of(site)
-        cut = lambda a: a[:, part].reshape(len(self.rows), *shape, *a.shape[2:])
-        return RowPosterior(cut(by_row["mean"]), cut(by_row["sd"]), LEVELS, cut(by_row["quantile"]))
-
-    def _shape_of(self, site: str) -> tuple[tuple[int, ...], slice]:
-        return self.passes.model.local_shape, slice(None)
-
-    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        raise ModelError(
-            "a row model does not say how new observations are drawn; predictive() needs a NumPyro program."
-        )
-
-    def tail_probabilities(self) -> np.ndarray:
-        raise ModelError("a row model does not say how observations are drawn, so it has no tail probabilities.")
-
-    def log_prior(self, theta: Any) -> Any:
-        """What is added to the hyperprior when a full posterior is drawn."""
-        return jnp.zeros(())
-
-    def describe(self) -> dict[str, Any]:
-        return {"sites": [], "rows": None, "plate": None}
-
-    def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
-        """NUTS draws of the parameters."""
-        curve = self.found.optimum.curve
-        values, vectors = np.linalg.eigh(-curve)
-        covariance = (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
-        return nuts(
-            self.passes,
-            self.rows,
-            self.found.state,
-            self.vector,
-            covariance,
-            self.log_prior,
-            num_samples,
-            num_warmup,
-            num_chains,
-            key,
-            self.compiled,
-        )
 
 
 class ProgramSource(RowSource):
@@ -258,123 +152,6 @@ def _in_plate(program: Program, name: str) -> bool:
     return inside(program.trace[name], program.plate)
 
 
-def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:
-    """A result from what a search found."""
-    model, optimum = found.passes.model, found.optimum
-    parameters = model.parameters
-    return Fit(
-        parameters=parameters.numbers(optimum.vector),
-        labels=parameters.labels,
-        vector=optimum.vector,
-        jacobian=parameters.jacobian(optimum.vector),
-        curve=optimum.curve,
-        objective=optimum.value,
-        evidence=found.evidence,
-        weight=rows.weight,
-        outcome=optimum.outcome,
-        history=optimum.history,
-        approximation=repr(found.passes.approx),
-        is_bound=found.passes.approx.is_bound,
-        scales=parameters.scales,
-        source=source,
-        **{"notes": found.notes, **more},
-    )
-
-
-@in_double_precision
-def fit_rows(
-    model: RowModel,
-    data: Any,
-    *,
-    approx: Approximation | None = None,
-    method: str = "direct",
-    weights: Any = None,
-    start: Mapping[str, Any] | None = None,
-    stop: Stop | None = None,
-    chunk: int | None = None,
-) -> Fit:
-    """Fit a :class:`RowModel` given directly.
-
-    Args:
-        model: the functions of one row.
-        data: arrays whose leading axis counts rows: a dictionary (then ``row["name"]`` is one row's entry), a tuple, or
-            a single array.
-        approx, method, weights, start, stop, chunk: as in ``localize(...).fit``.
-    """
-    leaves, tree = jax.tree.flatten(_as_arrays(data))
-    labels = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(_as_arrays(data))[0]]
-    rows = make_rows(leaves, labels, weights=weights, chunk=chunk)
-    packed = _unpacking(model, tree)
-    found = _search(
-        packed,
-        rows,
-        approx,
-        method,
-        stop,
-        None if start is None else packed.parameters.vector({**packed.start, **start}),
-    )
-    fit = make_fit(found, rows, RowSource(found, rows))
-    warn_unless_converged(fit.outcome)
-    return fit
-
-
-def _as_arrays(data: Any) -> Any:
-    if isinstance(data, Mapping):
-        return {name: np.asarray(value) for name, value in data.items()}
-    if isinstance(data, tuple):
-        return tuple(np.asarray(value) for value in data)
-    return np.asarray(data)
-
-
-_UNPACKED: dict[tuple[int, Any], tuple[RowModel, RowModel]] = {}
-
-
-def _unpacking(model: RowModel, tree: Any) -> RowModel:
-    """The same model, reading rows from a flat tuple."""
-    known = _UNPACKED.get((id(model), tree))
-    if known is not None and known[0] is model:
-        return known[1]
-    row_of = lambda row: jax.tree.unflatten(tree, row)
-    changes: dict[str, Any] = {}
-    if model.latents is None:
-        changes["log_likelihood"] = lambda local, theta, row: model.log_likelihood(local, theta, row_of(row))
-    else:
-        changes["log_likelihood"] = lambda local, theta, row, z: model.log_likelihood(local, theta, row_of(row), z)
-    if model.log_prior is not None:
-        log_prior = model.log_prior
-        changes["log_prior"] = lambda local, theta, row: log_prior(local, theta, row_of(row))
-    for name in ("prior", "center"):
-        function = getattr(model, name)
-        if function is not None:
-            changes[name] = lambda theta, row, function=function: function(theta, row_of(row))
-    if model.transform is not None:
-        transform = model.transform
-        changes["transform"] = lambda u, theta, row: transform(u, theta, row_of(row))
-    if model.joint is not None:
-        joint = model.joint
-        changes["joint"] = lambda u, theta, row, z=None: joint(u, theta, row_of(row), z)
-    unpacked = replace(model, **changes)
-    if len(_UNPACKED) > 64:
-        _UNPACKED.clear()
-    _UNPACKED[(id(model), tree)] = (model, unpacked)
-    return unpacked
-
-
-def _search(
-    model: RowModel,
-    rows: Rows,
-    approx: Approximation | None,
-    method: str,
-    stop: Stop | None,
-    start: np.ndarray | None,
-    watch: Any = None,
-    report: Any = None,
-) -> Found:
-    if method == "em":
-        return em(model, rows, approx, stop=stop or Stop(1e-8, 5000), start=start, report=report)
-    return maximize(model, rows, approx, stop=stop or Stop(), start=start, watch=watch, report=report)
-
-
 def fit_program(
     owner: Localized,
     program: Program,
@@ -393,13 +170,13 @@ def fit_program(
     with _progress(options.get("progress", False)) as report:
         stop = stop_of(options)
         watch = RunawayWatch(walled, labels, 0.5 if degenerate else NEGLIGIBLE)
-        found = _search(model, rows, options["approx"], options["method"], stop, start, watch, report)
+        found = search(model, rows, options["approx"], options["method"], stop, start, watch, report)
         if degenerate and found.optimum.outcome.kind != "converged":
             limit = _classical_limit(owner, program, arguments, rows, found)
             if limit is not None:
                 return limit
             watch = RunawayWatch(walled, labels, NEGLIGIBLE)
-            found = _search(model, rows, options["approx"], "direct", stop, found.optimum.vector, watch, report)
+            found = search(model, rows, options["approx"], "direct", stop, found.optimum.vector, watch, report)
     notes = (*found.notes, detected) if program.size else found.notes
     return make_fit(found, rows, ProgramSource(found, rows, program, arguments, owner), notes=notes)
 

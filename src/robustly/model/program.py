@@ -2,13 +2,12 @@
 
 Nothing is moved into the plate. The localized site's value is substituted, its prior's arguments are swapped for fitted
 ones, and the other latent sites become shared parameters with their own priors. What would make this wrong is checked:
-see :mod:`robustly.model.inspect` for what is refused by sight, and the checks below for what is found by trial.
+:mod:`robustly.model.inspect` refuses by sight, :mod:`robustly.model.trial` by trying.
 """
 
 from __future__ import annotations
 
 import copy
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,14 +19,13 @@ import numpy as np
 from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
-from robustly.errors import DataError, LocalizeError, SupportError, did_you_mean, names
+from robustly.errors import LocalizeError, did_you_mean, names
 from robustly.model import hyper
 from robustly.model.arguments import Arguments, find_rows
-from robustly.model.inspect import choose_plate, latent_grid, local_size, samples, sort_sites, support_of
+from robustly.model.inspect import choose_plate, latent_grid, local_size, sort_sites, support_of
 from robustly.model.row import RowModel
-from robustly.model.trace import Trace, check_plate, inside, run, site_log_prob
-
-CHECKED_ROWS = 48
+from robustly.model.trace import Trace, inside, run, site_log_prob
+from robustly.model.trial import check_independent, check_traceable, refuse_other_lengths, user_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +53,7 @@ class Program:
         self.plate = choose_plate(full, leading, request.plate)
         size = full[self.plate]["args"][0]
         self.is_row = find_rows(arguments, size, request.rows, self.plate)
-        _refuse_other_lengths(full, self.plate, size)
+        refuse_other_lengths(full, self.plate, size)
         # A plain whole number equal to the plate's size is how many programs say how many rows there are.
         self.counts_rows = tuple(
             type(leaf) is int and leaf == size and not row for leaf, row in zip(arguments.leaves, self.is_row)
@@ -68,14 +66,14 @@ class Program:
         self.latents = latent_grid(self.trace, self.sites)
         try:
             self._read_hyperparameters()
-            self._check_traceable()
+            check_traceable(self)
         except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
-            where = _user_line(error, request.model)
+            where = user_line(error, request.model)
             raise LocalizeError(
                 f"the model branches on, or converts, a value that is not known until it runs{where}. "
                 "Use jnp.where or jax.lax.cond instead of Python's if, and jnp instead of np on sampled values and data."
             ) from error
-        self._check_independent()
+        check_independent(self)
 
     # ------------------------------------------------------------------ calling the program
 
@@ -374,127 +372,6 @@ class Program:
                 total = total + jnp.sum(prior.log_prob(theta[f"{site}.{argument}"]))
         return total
 
-    # ------------------------------------------------------------------ checks by trial
-
-    def _check_traceable(self) -> None:
-        model = self.row_model
-        u, z = jnp.zeros(self.size), None if self.latents is None else jnp.asarray(self.latents)[0]
-        start = jnp.asarray(model.parameters.start)
-        jax.eval_shape(
-            jax.grad(lambda v, row: model.log_joint(u, model.parameters.natural(v), row, z)), start, self.first_row
-        )
-
-    def _check_independent(self) -> None:
-        """The full density must be the sum of the rows' densities, tried on a few rows at moderate values."""
-        arguments = self.arguments
-        n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, self.is_row) if row)
-        index = np.unique(np.linspace(0, n - 1, min(n, CHECKED_ROWS)).astype(int))
-        few = [np.asarray(leaf)[index] if row else leaf for leaf, row in zip(arguments.leaves, self.is_row)]
-        rng = np.random.default_rng(0)
-        values = {}
-        for name in (*self.sites.shared, *self.request.sites):
-            site = self.trace[name]
-            if inside(site, self.plate):
-                continue
-            bijection = biject_to(support_of(site))
-            shape = bijection.inverse_shape(jnp.shape(site["value"]))
-            # Wide priors propose values at which densities overflow; moderate ones are as good for a comparison.
-            values[name] = bijection(jnp.asarray(0.1 * rng.normal(size=shape)))
-        rows = tuple(jnp.asarray(leaf) for leaf, row in zip(few, self.is_row) if row)
-        # One compilation of the whole comparison is quicker than one for each of its operations.
-        totals = {name: (float(a), float(b)) for name, (a, b) in jax.jit(self._both_ways)(values, rows).items()}
-        for name, (whole, parts) in totals.items():
-            if not (
-                abs(whole - parts) <= 1e-6 * (1.0 + abs(whole))
-                or whole == parts
-                or (np.isnan(whole) and np.isnan(parts))
-            ):
-                raise LocalizeError(
-                    f'rows are not independent at site "{name}": its log density on {len(index)} rows together is {whole:.6g}, '
-                    f"but {parts:.6g} when the rows are taken one at a time. The model mixes rows (centring x, y.mean(), lags, "
-                    "cumulative sums), or an argument is not row data; compute such things before the model, or state rows=."
-                )
-        if self.sites.filled:
-            self._check_filled(rows, values)
-
-    def _both_ways(self, values: Mapping[str, Any], rows: Sequence[Any]) -> dict[str, tuple[Any, Any]]:
-        """Log densities of the sites in the plate, with all rows in one call and with one call a row."""
-        count = rows[0].shape[0]
-        taken = iter(rows)
-        args, kwargs = self.arguments.call(
-            [
-                next(taken) if row else count if counts else leaf
-                for leaf, row, counts in zip(self.arguments.leaves, self.is_row, self.counts_rows)
-            ]
-        )
-        together = run(self.request.model, args, kwargs, values=values, key=jax.random.key(1))
-        check_plate(together[self.plate], count)
-        inner = [name for name in samples(together) if inside(together[name], self.plate)]
-        own = {name: together[name]["value"] for name in inner if not together[name]["is_observed"]}
-        axis = {name: _row_axis(together[name], self.plate) for name in own}
-
-        def one(i: Any, row: Any) -> dict[str, Any]:
-            mine = {name: jax.lax.dynamic_slice_in_dim(value, i, 1, axis=axis[name]) for name, value in own.items()}
-            trace = self.trace_row(row, {**values, **mine})
-            return {name: site_log_prob(trace[name]) for name in inner}
-
-        apart = jax.vmap(one)(jnp.arange(count), tuple(rows))
-        return {name: (site_log_prob(together[name]), jnp.sum(apart[name])) for name in inner}
-
-    def _check_filled(self, rows: Any, values: Mapping[str, Any]) -> None:
-        first = tuple(a[0] for a in rows)
-        other = {name: self.trace[name]["value"] + 1.0 for name in self.sites.filled}
-        rest = {**values, **self._values((*self.sites.local, *self.sites.discrete))}
-        before = self.trace_row(first, {**rest, **self._values(self.sites.filled)})
-        after = self.trace_row(first, {**rest, **other})
-        for name in self.sites.observed:
-            if not np.isclose(float(site_log_prob(before[name])), float(site_log_prob(after[name])), equal_nan=True):
-                raise LocalizeError(
-                    f'site "{name}" depends on the missing values of {names(self.sites.filled)}. '
-                    "Partly observed sites may not feed other sites; drop their masked rows instead."
-                )
-
-    def check_support(self, arguments: Arguments) -> None:
-        """Every observed value must be possible; name the first row that is not."""
-        trace = self.full_trace(arguments)
-        n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, self.is_row) if row)
-        size = trace[self.plate]["args"][0]
-        if size != n:
-            raise LocalizeError(f'plate "{self.plate}" has size {size}, but the data have {n} rows.')
-        for name in self.sites.observed:
-            site = trace[name]
-            fn, value = site["fn"], site["value"]
-            mask = getattr(fn, "_mask", True)
-            possible = np.asarray(jnp.logical_or(fn.support(value), jnp.logical_not(mask)))
-            if possible.all():
-                continue
-            batch = np.broadcast_to(possible, fn.batch_shape) if fn.batch_shape else possible
-            place = tuple(int(i) for i in np.argwhere(~batch)[0])
-            row = place[_row_axis(site, self.plate)] if place else 0
-            seen = np.asarray(jnp.broadcast_to(value, fn.batch_shape + fn.event_shape))[place]
-            kind = type(hyper.core(fn)[0]).__name__.removesuffix("Probs").removesuffix("Logits")
-            raise SupportError(
-                f"{name} holds {seen} in row {row}, which a {kind} cannot give ({fn.support}). "
-                "Correct or drop that row, or choose another distribution."
-            )
-
-
-def _refuse_other_lengths(trace: Trace, plate: str, size: int) -> None:
-    """Observations must be as many as the plate's rows."""
-    for name, site in samples(trace).items():
-        if not site["is_observed"] or not inside(site, plate):
-            continue
-        values = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - len(site["fn"].event_shape)]
-        axis = _row_axis(site, plate) - len(site["fn"].batch_shape)
-        if len(values) >= -axis and values[axis] not in (1, size):
-            raise DataError(f'observed site "{name}" has {values[axis]} rows, but plate "{plate}" has {size}.')
-
-
-def _row_axis(site: Any, plate: str) -> int:
-    """Which axis of a site's value counts the plate's rows."""
-    frame = next(frame for frame in site["cond_indep_stack"] if frame.name == plate)
-    return len(site["fn"].batch_shape) + frame.dim
-
 
 def _central_value(site: Any, limit: Any) -> Any:
     """Where the search for a shared site starts: the middle of its prior if that is a moderate number."""
@@ -509,14 +386,3 @@ def _central_value(site: Any, limit: Any) -> Any:
     except (NotImplementedError, ValueError, TypeError, AttributeError):
         return neutral
     return mean if bool(jnp.all(jnp.isfinite(free)) & jnp.all(jnp.abs(free) < 1e4)) else neutral
-
-
-def _user_line(error: BaseException, model: Callable[..., Any]) -> str:
-    """`` (line 12: if x > 0:)``: where in the user's own code it happened."""
-    code = getattr(model, "__code__", None)
-    if code is None:
-        return ""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename == code.co_filename and frame.lineno and frame.lineno >= code.co_firstlineno:
-            return f" (line {frame.lineno}: {frame.line})" if frame.line else f" (line {frame.lineno})"
-    return ""

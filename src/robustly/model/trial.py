@@ -1,0 +1,160 @@
+"""Does a program do what localizing it supposes? Found by trial: it is run, and its densities are compared."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to
+
+from robustly.errors import DataError, LocalizeError, SupportError, names
+from robustly.model import hyper
+from robustly.model.arguments import Arguments
+from robustly.model.inspect import samples, support_of
+from robustly.model.trace import Trace, check_plate, inside, run, site_log_prob
+
+if TYPE_CHECKING:
+    from robustly.model.program import Program
+
+CHECKED_ROWS = 48
+
+
+def check_traceable(program: Program) -> None:
+    """JAX must be able to follow the program with values it does not know."""
+    model = program.row_model
+    u, z = jnp.zeros(program.size), None if program.latents is None else jnp.asarray(program.latents)[0]
+    start = jnp.asarray(model.parameters.start)
+    jax.eval_shape(
+        jax.grad(lambda v, row: model.log_joint(u, model.parameters.natural(v), row, z)), start, program.first_row
+    )
+
+
+def check_independent(program: Program) -> None:
+    """The full density must be the sum of the rows' densities, tried on a few rows at moderate values."""
+    arguments = program.arguments
+    n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, program.is_row) if row)
+    index = np.unique(np.linspace(0, n - 1, min(n, CHECKED_ROWS)).astype(int))
+    few = [np.asarray(leaf)[index] if row else leaf for leaf, row in zip(arguments.leaves, program.is_row)]
+    rng = np.random.default_rng(0)
+    values = {}
+    for name in (*program.sites.shared, *program.request.sites):
+        site = program.trace[name]
+        if inside(site, program.plate):
+            continue
+        bijection = biject_to(support_of(site))
+        shape = bijection.inverse_shape(jnp.shape(site["value"]))
+        # Wide priors propose values at which densities overflow; moderate ones are as good for a comparison.
+        values[name] = bijection(jnp.asarray(0.1 * rng.normal(size=shape)))
+    rows = tuple(jnp.asarray(leaf) for leaf, row in zip(few, program.is_row) if row)
+    # One compilation of the whole comparison is quicker than one for each of its operations.
+    totals = {
+        name: (float(a), float(b))
+        for name, (a, b) in jax.jit(lambda v, r: _both_ways(program, v, r))(values, rows).items()
+    }
+    for name, (whole, parts) in totals.items():
+        if not (
+            abs(whole - parts) <= 1e-6 * (1.0 + abs(whole)) or whole == parts or (np.isnan(whole) and np.isnan(parts))
+        ):
+            raise LocalizeError(
+                f'rows are not independent at site "{name}": its log density on {len(index)} rows together is {whole:.6g}, '
+                f"but {parts:.6g} when the rows are taken one at a time. The model mixes rows (centring x, y.mean(), lags, "
+                "cumulative sums), or an argument is not row data; compute such things before the model, or state rows=."
+            )
+    if program.sites.filled:
+        _check_filled(program, rows, values)
+
+
+def _both_ways(program: Program, values: Mapping[str, Any], rows: Sequence[Any]) -> dict[str, tuple[Any, Any]]:
+    """Log densities of the sites in the plate, with all rows in one call and with one call a row."""
+    count = rows[0].shape[0]
+    taken = iter(rows)
+    args, kwargs = program.arguments.call(
+        [
+            next(taken) if row else count if counts else leaf
+            for leaf, row, counts in zip(program.arguments.leaves, program.is_row, program.counts_rows)
+        ]
+    )
+    together = run(program.request.model, args, kwargs, values=values, key=jax.random.key(1))
+    check_plate(together[program.plate], count)
+    inner = [name for name in samples(together) if inside(together[name], program.plate)]
+    own = {name: together[name]["value"] for name in inner if not together[name]["is_observed"]}
+    axis = {name: _row_axis(together[name], program.plate) for name in own}
+
+    def one(i: Any, row: Any) -> dict[str, Any]:
+        mine = {name: jax.lax.dynamic_slice_in_dim(value, i, 1, axis=axis[name]) for name, value in own.items()}
+        trace = program.trace_row(row, {**values, **mine})
+        return {name: site_log_prob(trace[name]) for name in inner}
+
+    apart = jax.vmap(one)(jnp.arange(count), tuple(rows))
+    return {name: (site_log_prob(together[name]), jnp.sum(apart[name])) for name in inner}
+
+
+def _check_filled(program: Program, rows: Any, values: Mapping[str, Any]) -> None:
+    first = tuple(a[0] for a in rows)
+    other = {name: program.trace[name]["value"] + 1.0 for name in program.sites.filled}
+    rest = {**values, **program._values((*program.sites.local, *program.sites.discrete))}
+    before = program.trace_row(first, {**rest, **program._values(program.sites.filled)})
+    after = program.trace_row(first, {**rest, **other})
+    for name in program.sites.observed:
+        if not np.isclose(float(site_log_prob(before[name])), float(site_log_prob(after[name])), equal_nan=True):
+            raise LocalizeError(
+                f'site "{name}" depends on the missing values of {names(program.sites.filled)}. '
+                "Partly observed sites may not feed other sites; drop their masked rows instead."
+            )
+
+
+def check_support(program: Program, arguments: Arguments) -> None:
+    """Every observed value must be possible; name the first row that is not."""
+    trace = program.full_trace(arguments)
+    n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, program.is_row) if row)
+    size = trace[program.plate]["args"][0]
+    if size != n:
+        raise LocalizeError(f'plate "{program.plate}" has size {size}, but the data have {n} rows.')
+    for name in program.sites.observed:
+        site = trace[name]
+        fn, value = site["fn"], site["value"]
+        mask = getattr(fn, "_mask", True)
+        possible = np.asarray(jnp.logical_or(fn.support(value), jnp.logical_not(mask)))
+        if possible.all():
+            continue
+        batch = np.broadcast_to(possible, fn.batch_shape) if fn.batch_shape else possible
+        place = tuple(int(i) for i in np.argwhere(~batch)[0])
+        row = place[_row_axis(site, program.plate)] if place else 0
+        seen = np.asarray(jnp.broadcast_to(value, fn.batch_shape + fn.event_shape))[place]
+        kind = type(hyper.core(fn)[0]).__name__.removesuffix("Probs").removesuffix("Logits")
+        raise SupportError(
+            f"{name} holds {seen} in row {row}, which a {kind} cannot give ({fn.support}). "
+            "Correct or drop that row, or choose another distribution."
+        )
+
+
+def refuse_other_lengths(trace: Trace, plate: str, size: int) -> None:
+    """Observations must be as many as the plate's rows."""
+    for name, site in samples(trace).items():
+        if not site["is_observed"] or not inside(site, plate):
+            continue
+        values = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - len(site["fn"].event_shape)]
+        axis = _row_axis(site, plate) - len(site["fn"].batch_shape)
+        if len(values) >= -axis and values[axis] not in (1, size):
+            raise DataError(f'observed site "{name}" has {values[axis]} rows, but plate "{plate}" has {size}.')
+
+
+def _row_axis(site: Any, plate: str) -> int:
+    """Which axis of a site's value counts the plate's rows."""
+    frame = next(frame for frame in site["cond_indep_stack"] if frame.name == plate)
+    return len(site["fn"].batch_shape) + frame.dim
+
+
+def user_line(error: BaseException, model: Callable[..., Any]) -> str:
+    """`` (line 12: if x > 0:)``: where in the user's own code it happened."""
+    code = getattr(model, "__code__", None)
+    if code is None:
+        return ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if frame.filename == code.co_filename and frame.lineno and frame.lineno >= code.co_firstlineno:
+            return f" (line {frame.lineno}: {frame.line})" if frame.line else f" (line {frame.lineno})"
+    return ""
