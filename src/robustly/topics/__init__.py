@@ -10,6 +10,7 @@ from robustly.topics.evaluate import (
     split_documents,
 )
 from robustly.topics.lda import LDA, RobustLDA
+from robustly.topics.plots import plot_burstiness, plot_topics
 
 __all__ = [
     "LDA",
@@ -20,5 +21,7 @@ __all__ = [
     "coherence",
     "complete_documents",
     "document_completion",
+    "plot_burstiness",
+    "plot_topics",
     "split_documents",
 ]

@@ -62,7 +62,7 @@ class Corpus:
 
     @classmethod
     def from_tokens(cls, documents: Iterable[Sequence[str]], vocabulary: Sequence[str] | None = None) -> Corpus:
-        """From lists of tokens. With a `vocabulary`, tokens outside it are left out; else it is made in reading order."""
+        """From lists of tokens. Those outside a given `vocabulary` are left out; else it is made in reading order."""
         known = {word: i for i, word in enumerate(vocabulary)} if vocabulary is not None else {}
         ids: list[int] = []
         starts = [0]
@@ -94,7 +94,9 @@ class Corpus:
         """
         words = read_vocabulary(vocabulary) if vocabulary is not None else None
         if words is not None and n_words is not None and n_words != len(words):
-            raise DataError(f"n_words is {n_words}, but {os.fspath(vocabulary or '')} has {len(words)} words. Give one of the two.")
+            raise DataError(
+                f"n_words is {n_words}, but {os.fspath(vocabulary or '')} has {len(words)} words. Give one of the two."
+            )
         if words is not None:
             n_words = len(words)
         with open_text(path) as stream:
@@ -143,7 +145,9 @@ class Lines:
         try:
             return self._stream.readline()
         except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise DataError(f"{self.path}: damaged after line {self.number}: {error}. Fetch or make the file again.") from error
+            raise DataError(
+                f"{self.path}: damaged after line {self.number}: {error}. Fetch or make the file again."
+            ) from error
 
     def __iter__(self) -> Iterator[str]:
         while line := (self._ahead.pop(0) if self._ahead else self._read()):
@@ -158,7 +162,7 @@ class Lines:
             value = float(text)
         except ValueError:
             raise self.error(f'the count "{text}" is not a number. Expected a whole number.') from None
-        if not value >= 0 or value != math.floor(value) or math.isinf(value):
+        if not 0 <= value < math.inf or value != math.floor(value):
             raise self.error(f"the count {text} is not a whole number from 0 up. Correct that line.", SupportError)
         return value
 
@@ -170,7 +174,9 @@ class Lines:
         last = (LARGEST_ID if n_words is None else n_words - 1) + first
         if not first <= value <= last:
             limit = f"up to {last}" if n_words is not None else f"up to {LARGEST_ID}"
-            raise self.error(f"the {what} {value} is out of range; ids here go from {first} {limit}. Check the vocabulary.")
+            raise self.error(
+                f"the {what} {value} is out of range; ids here go from {first} {limit}. Check the vocabulary."
+            )
         return value - first
 
 
@@ -208,7 +214,9 @@ def _read_ldac(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
         try:
             pairs = int(fields[0])
         except ValueError:
-            raise lines.error(f'"{fields[0][:40]}" is not a number of pairs. Expected lda-c: pairs id:count id:count …') from None
+            raise lines.error(
+                f'"{fields[0][:40]}" is not a number of pairs. Expected lda-c: pairs id:count id:count …'
+            ) from None
         if pairs != len(fields) - 1:
             raise lines.error(f"the line announces {pairs} pairs and has {len(fields) - 1}. It may be cut short.")
         seen = set()
@@ -230,6 +238,8 @@ def _read_ldac(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
 
 
 def _triples(lines: Lines, rows: int, columns: int, expected: int) -> sparse.csr_matrix:
+    if max(rows, columns) > LARGEST_ID:
+        raise lines.error(f"{rows} documents and {columns} words are announced, more than can be meant.")
     documents: list[int] = []
     words: list[int] = []
     counts: list[float] = []
@@ -248,7 +258,7 @@ def _triples(lines: Lines, rows: int, columns: int, expected: int) -> sparse.csr
 
 
 def _read_uci(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
-    rows, columns, entries = (int(line) for line, _ in zip(lines, range(3)))
+    rows, columns, entries = (int(line) for _, line in zip(range(3), lines))
     if n_words is not None and n_words != columns:
         raise lines.error(f"the file has {columns} words, and {n_words} were expected. Check the vocabulary.")
     return _triples(lines, rows, columns, entries)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -10,10 +12,10 @@ from scipy import sparse
 from sklearn.utils import check_random_state
 
 from robustly.errors import DataError
-from robustly.topics import kernels
 from robustly.topics.corpus import check_counts
-from robustly.topics.lda import _TopicModel
+from robustly.topics.fitted import FittedTopics
 from robustly.topics.passes import Documents, Workers
+from robustly.topics.special import compiled
 
 
 @dataclass(frozen=True)
@@ -25,29 +27,29 @@ class Split:
     skipped: int
 
 
-def split_documents(test: Any, random_state: Any = None) -> Split:
-    """Cut each document's tokens at random into two halves (the odd token is observed)."""
+def split_documents(test: Any, random_state: Any = None, *, allow_fractional: bool = False) -> Split:
+    """Cut each document's tokens at random into two halves (the odd token is observed).
+
+    Counts that are not whole cannot be cut into tokens; where they are allowed, each word goes to either half.
+    """
     random = check_random_state(random_state)
-    counts = check_counts(test)
-    lengths = np.asarray(counts.sum(axis=1)).ravel()
+    counts = check_counts(test, allow_fractional=allow_fractional)
+    whole = bool((counts.data == np.floor(counts.data)).all())
+    sizes = counts.data.astype(np.int64) if whole else np.ones(counts.nnz, np.int64)
+    pairs = np.repeat(np.arange(counts.nnz), sizes)
+    rows = np.repeat(np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr)), sizes)
+    lengths = np.bincount(rows, minlength=counts.shape[0])
+    order = np.lexsort((random.random_sample(len(pairs)), rows))
+    rank = np.arange(len(pairs)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    taken = rank < np.repeat((lengths + 1) // 2, lengths)
+    observed = np.bincount(pairs[order], weights=taken, minlength=counts.nnz) * (1.0 if whole else counts.data)
+    first, second = counts.copy(), counts.copy()
+    first.data, second.data = observed, counts.data - observed
     usable = np.flatnonzero(lengths >= 2)
-    counts = counts[usable]
-    observed = np.empty_like(counts.data)
-    for begin, end in zip(counts.indptr[:-1], counts.indptr[1:]):
-        # All tokens of a document are alike, so halving it is a draw without replacement from its counts.
-        mine = counts.data[begin:end].astype(np.int64)
-        half = int(mine.sum() + 1) // 2
-        rest, want = int(mine.sum()), half
-        for j, count in enumerate(mine):
-            taken = random.hypergeometric(count, rest - count, want) if want else 0
-            observed[begin + j] = taken
-            rest -= int(count)
-            want -= int(taken)
-    first = sparse.csr_matrix((observed, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
-    second = sparse.csr_matrix((counts.data - observed, counts.indices.copy(), counts.indptr.copy()), shape=counts.shape)
+    first, second = first[usable], second[usable]
     first.eliminate_zeros()
     second.eliminate_zeros()
-    return Split(first, second, int(len(lengths) - len(usable)))
+    return Split(first, second, int(counts.shape[0] - len(usable)))
 
 
 @dataclass(frozen=True)
@@ -93,18 +95,23 @@ def complete_documents(
     """:func:`document_completion` with its parts."""
     if (test is None) == (observed is None) or (observed is None) != (held_out is None):
         raise DataError("pass either test documents, or both observed= and held_out=.")
+    fractional = getattr(model, "allow_fractional", False)
     if test is not None:
-        halves = split_documents(test, random_state)
+        halves = split_documents(test, random_state, allow_fractional=fractional)
     else:
-        first, second = check_counts(observed), check_counts(held_out)
+        first, second = (check_counts(half, allow_fractional=fractional) for half in (observed, held_out))
         if first.shape != second.shape:
-            raise DataError(f"observed has shape {first.shape} and held_out {second.shape}; both need the same documents and words.")
+            raise DataError(
+                f"observed has shape {first.shape} and held_out {second.shape}; both need the same documents and words."
+            )
         empty = np.diff(second.indptr) == 0
         halves = Split(first, second, int(empty.sum()))
     words = float(halves.held_out.sum())
     if words == 0:
-        raise DataError("no test document has two words or more, so there is nothing to predict. Pass longer documents.")
-    if isinstance(model, _TopicModel):
+        raise DataError(
+            "no test document has two words or more, so there is nothing to predict. Pass longer documents."
+        )
+    if isinstance(model, FittedTopics):
         sums = _complete(model, halves)
     elif hasattr(model, "components_") and hasattr(model, "doc_topic_prior_"):
         sums = _complete_sklearn(model, halves)
@@ -116,7 +123,7 @@ def complete_documents(
     return Completion(float(sums.sum()) / words, sums, words, halves.skipped)
 
 
-def _complete(model: _TopicModel, halves: Split) -> np.ndarray:
+def _complete(model: FittedTopics, halves: Split) -> np.ndarray:
     observed = model._read_new(halves.observed)
     topics = model._topics
     documents = Documents(observed, topics.size, topics.eta.dtype)
@@ -129,10 +136,63 @@ def _complete(model: _TopicModel, halves: Split) -> np.ndarray:
             cuts = block.document_cuts
             calls = [
                 (a, b, block.offset, documents.starts, documents.words, documents.state, out, *shared)
-                for a, b in zip(cuts[:-1], cuts[1:])
+                for a, b in pairwise(cuts)
             ]
-            workers.run(kernels.predict, calls)
+            workers.run(_predict, calls)
     return sums
+
+
+@compiled()
+def _predict(
+    first,
+    last,
+    offset,
+    starts,
+    words,
+    state,
+    out,
+    eta,
+    alpha,
+    total,
+    bursty,
+    held_starts,
+    held_words,
+    held_counts,
+    log_p,
+):
+    r"""Σ log p(w) of documents' held-out words given their observed ones, into ``log_p[d]``.
+
+    p(w) = Σ_k E[θ_k] E[β_kw], with E[θ_k] ∝ α_k + n_k and E[β_kw] = (η_kw + n_kw)/(H_k + n_k), or the shared topic's
+    probability in plain LDA. Words are sorted within documents.
+    """
+    size = eta.shape[1]
+    shares = np.empty(size)
+    for d in range(first, last):
+        whole = 0.0
+        for k in range(size):
+            shares[k] = alpha[k] + state[d, k]
+            whole += shares[k]
+        for k in range(size):
+            shares[k] /= whole
+            if bursty:
+                shares[k] /= total[k] + state[d, k]
+        seen = starts[d]
+        result = 0.0
+        for i in range(held_starts[d], held_starts[d + 1]):
+            word = held_words[i]
+            while seen < starts[d + 1] and words[seen] < word:
+                seen += 1
+            p = 0.0
+            row = eta[word]
+            if bursty and seen < starts[d + 1] and words[seen] == word:
+                mine = out[seen - offset]
+                for k in range(size):
+                    p += shares[k] * (row[k] + mine[k])
+            else:
+                for k in range(size):
+                    p += shares[k] * row[k]
+            result += held_counts[i] * math.log(p)
+        log_p[d] = result
 
 
 def _complete_sklearn(model: Any, halves: Split) -> np.ndarray:
@@ -156,7 +216,9 @@ def coherence(model: Any, reference: Any, n: int = 10) -> np.ndarray:
     counts = check_counts(reference)
     components = np.asarray(model.components_)
     if components.shape[1] != counts.shape[1]:
-        raise DataError(f"the model has {components.shape[1]} words and the reference {counts.shape[1]}. Use the same vocabulary.")
+        raise DataError(
+            f"the model has {components.shape[1]} words and the reference {counts.shape[1]}. Use the same vocabulary."
+        )
     present = counts.tocsc()
     present.data = np.ones_like(present.data)
     result = np.empty(len(components))

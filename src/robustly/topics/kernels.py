@@ -20,56 +20,16 @@ answer does not depend on how many there are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
-import numba
 import numpy as np
 
-# Beyond this count (or for one that is not whole) the sum over compositions gives way to a saddle point.
-EXACT_COUNT = 64
+from robustly.topics.special import compiled, psi_gap
+
+# Beyond this count (or for one that is not whole) the sum over compositions gives way to an approximation.
+EXACT_COUNT = 256
 # Of the statistic a document gave to the topics, this many entries per word are remembered, to be left out of the
 # topics when the same document is read again. What a word spreads thinner than this is too little to matter.
 REMEMBERED = 8
-
-
-def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """``numba.njit`` that keeps its machine code on disk where it may, and in memory where it may not."""
-
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            return numba.njit(nogil=True, cache=True, **options)(function)
-        except RuntimeError:  # no folder to keep the code in
-            return numba.njit(nogil=True, **options)(function)
-
-    return decorate
-
-
-@compiled()
-def psi_gap(x: float, n: float) -> float:
-    """ψ(x + n) − ψ(x) for x > 0, n ≥ 0, without cancellation."""
-    y = x + n
-    gap = 0.0
-    while x < 8.0:
-        gap += n / (x * y)
-        x += 1.0
-        y += 1.0
-    u = 1.0 / (x * x)
-    v = 1.0 / (y * y)
-    spread = n * (x + y) * u * v  # u - v
-    gap += math.log1p(n / x) + 0.5 * n / (x * y)
-    return gap + spread * (1 / 12 - (u + v) / 120 + (u * u + u * v + v * v) / 252 - (u + v) * (u * u + v * v) / 240)
-
-
-@compiled()
-def psi(x: float) -> float:
-    """ψ(x) for x > 0."""
-    shift = 0.0
-    while x < 8.0:
-        shift -= 1.0 / x
-        x += 1.0
-    u = 1.0 / (x * x)
-    return shift + math.log(x) - 0.5 / x - u * (1 / 12 - u * (1 / 120 - u * (1 / 252 - u / 240)))
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
@@ -92,9 +52,13 @@ def _pair(eta, a, expected):
 def _compositions(eta, a, count, g, power, expected, tables):
     """Expected counts (or Minka's statistic if `tables`) of a word seen `count` times; returns log g_count."""
     largest = a.dtype.type(0)
+    total = a.dtype.type(0)
     for k in range(a.size):
         largest = max(largest, a[k])
-    scale = a.dtype.type(1) / largest
+        total += eta[k] * a[k]
+    # Any unit will do for a; in this one g_count is neither huge nor tiny, be η large or small.
+    unit = largest + total * a.dtype.type(math.e / count)
+    scale = a.dtype.type(1) / unit
     for k in range(a.size):
         a[k] *= scale
         power[k] = eta[k]
@@ -122,49 +86,55 @@ def _compositions(eta, a, count, g, power, expected, tables):
             expected[k] = (expected[k] + term) * a[k]
     for k in range(a.size):
         expected[k] *= eta[k]
-    return math.log(g[count]) + count * math.log(largest)
+    return math.log(g[count]) + count * math.log(unit)
 
 
 @compiled()
-def _saddle(eta, a, count, expected, tables):
-    r"""The same for a count too large, or not whole: tokens as if Poissonised, :math:`\sum_k \eta_k r_k/(1-r_k) = c`.
+def _long_burst(eta, a, count, expected, tables):
+    r"""The same for a count too large, or not whole, to sum over.
 
-    Minka's statistic and the evidence take the whole count to be in one topic, which is how so long a burst behaves.
+    Where η is small beside the count, all its tokens are taken to be in one topic; where it is not, tokens are
+    Poissonised, :math:`\sum_k \eta_k r_k/(1-r_k) = c` with :math:`r_k \propto a_k`. Minka's statistic and the evidence
+    take the former view always; with a single topic both are exact.
     """
     largest = 0.0
+    whole = 0.0
+    top = -np.inf
     for k in range(a.size):
         largest = max(largest, float(a[k]))
-    low, high = -700.0, 0.0
-    for _ in range(64):
-        middle = 0.5 * (low + high)
-        gap = math.exp(middle)
+        whole += eta[k]
+        expected[k] = math.lgamma(eta[k] + count) - math.lgamma(eta[k]) + count * math.log(a[k])
+        top = max(top, float(expected[k]))
+    alone = 0.0
+    for k in range(a.size):
+        expected[k] = math.exp(expected[k] - top)
+        alone += expected[k]
+    scale = count / alone
+    if whole > 1.0 + count / 16.0:
+        low, high = -700.0, 0.0
+        for _ in range(64):
+            middle = 0.5 * (low + high)
+            gap = math.exp(middle)
+            total = 0.0
+            for k in range(a.size):
+                u = a[k] / largest
+                total += eta[k] * u * (1.0 - gap) / ((1.0 - u) + u * gap)
+            if total > count:
+                low = middle
+            else:
+                high = middle
+        gap = math.exp(low)
         total = 0.0
         for k in range(a.size):
             u = a[k] / largest
-            total += eta[k] * u * (1.0 - gap) / ((1.0 - u) + u * gap)
-        if total > count:
-            low = middle
-        else:
-            high = middle
-    gap = math.exp(0.5 * (low + high))
-    total = 0.0
-    top = -np.inf
+            expected[k] = eta[k] * u / ((1.0 - u) + u * gap)
+            total += expected[k]
+        scale = count / total
     for k in range(a.size):
-        u = a[k] / largest
-        expected[k] = eta[k] * u * max(1.0 - gap, 1e-300) / ((1.0 - u) + u * gap)
-        total += expected[k]
-    evidence = 0.0
-    for k in range(a.size):
-        expected[k] *= count / total
-        alone = math.lgamma(eta[k] + count) - math.lgamma(eta[k]) + count * math.log(a[k])
-        if alone > top:
-            evidence = evidence * math.exp(top - alone) + 1.0
-            top = alone
-        else:
-            evidence += math.exp(alone - top)
+        expected[k] *= scale
         if tables:
             expected[k] *= eta[k] * psi_gap(eta[k], count) / count
-    return math.log(evidence) + top - math.lgamma(count + 1.0)
+    return math.log(alone) + top - math.lgamma(count + 1.0)
 
 
 @compiled()
@@ -213,7 +183,7 @@ def _sweep(counts, rows, alpha, total, bursty, n, out, scratch, g):
             elif _is_exact(count):
                 evidence += _compositions(eta, a, int(count), g, power, moved_row, False)
             else:
-                evidence += _saddle(eta, a, count, moved_row, False)
+                evidence += _long_burst(eta, a, count, moved_row, False)
             for k in range(n.size):
                 step = moved_row[k] - old[k]
                 change += abs(step)
@@ -240,7 +210,7 @@ def _statistic(counts, rows, alpha, total, n, out, scratch, g):
         if _is_exact(count):
             _compositions(eta, a, int(count), g, power, tables, True)
         else:
-            _saddle(eta, a, count, tables, True)
+            _long_burst(eta, a, count, tables, True)
         for k in range(n.size):
             out[j, k] = tables[k]
 
@@ -393,15 +363,6 @@ def gather(first, last, words, word_starts, order, block, tables):
 
 
 @compiled()
-def length_terms(concentration, lengths):
-    """Σ ψ(concentration + length) − ψ(concentration)."""
-    total = 0.0
-    for i in range(lengths.size):
-        total += psi_gap(concentration, lengths[i])
-    return total
-
-
-@compiled()
 def smoothing_terms(first, last, tables, base, strength, out):
     """Words' part of Minka's update of the smoothing, from expected counts of which many are a small chance of one."""
     total = 0.0
@@ -413,40 +374,3 @@ def smoothing_terms(first, last, tables, base, strength, out):
                 present = -math.expm1(-count)
                 total += present * prior * psi_gap(prior, count / present)
     out[0] = total
-
-
-@compiled()
-def predict(first, last, offset, starts, words, state, out, eta, alpha, total, bursty, held_starts, held_words, held_counts, log_p):
-    r"""Σ log p(w) of documents' held-out words given their observed ones, into ``log_p[d]``.
-
-    p(w) = Σ_k E[θ_k] E[β_kw], with E[θ_k] ∝ α_k + n_k and E[β_kw] = (η_kw + n_kw)/(H_k + n_k), or the shared topic's
-    probability in plain LDA. Words are sorted within documents.
-    """
-    size = eta.shape[1]
-    shares = np.empty(size)
-    for d in range(first, last):
-        whole = 0.0
-        for k in range(size):
-            shares[k] = alpha[k] + state[d, k]
-            whole += shares[k]
-        for k in range(size):
-            shares[k] /= whole
-            if bursty:
-                shares[k] /= total[k] + state[d, k]
-        seen = starts[d]
-        result = 0.0
-        for i in range(held_starts[d], held_starts[d + 1]):
-            word = held_words[i]
-            while seen < starts[d + 1] and words[seen] < word:
-                seen += 1
-            p = 0.0
-            row = eta[word]
-            if bursty and seen < starts[d + 1] and words[seen] == word:
-                mine = out[seen - offset]
-                for k in range(size):
-                    p += shares[k] * (row[k] + mine[k])
-            else:
-                for k in range(size):
-                    p += shares[k] * row[k]
-            result += held_counts[i] * math.log(p)
-        log_p[d] = result

@@ -5,7 +5,8 @@ Algorithm 2 of Wang & Blei for robust LDA. With :math:`q(\beta_{dk}) = \mathrm{D
 document is, with :math:`n_{dkw} = c_{dw} \phi_{dwk}`,
 
 .. math::
-    \sum_k \Big[\sum_w \log\frac{\Gamma(\eta_{kw} + n_{dkw})}{\Gamma(\eta_{kw})} - \log\frac{\Gamma(H_k + n_{dk})}{\Gamma(H_k)}
+    \sum_k \Big[\sum_w \log\frac{\Gamma(\eta_{kw} + n_{dkw})}{\Gamma(\eta_{kw})}
+    - \log\frac{\Gamma(H_k + n_{dk})}{\Gamma(H_k)}
     + \log\frac{\Gamma(\alpha_k + n_{dk})}{\Gamma(\alpha_k)}\Big] - \log\frac{\Gamma(A + N_d)}{\Gamma(A)}
     - \sum_{wk} n_{dkw} \log \phi_{dwk}.
 
@@ -19,27 +20,7 @@ import math
 
 import numpy as np
 
-from robustly.topics.kernels import compiled, psi, psi_gap
-
-
-@compiled()
-def _log_rising(x, n):
-    """log Γ(x + n) − log Γ(x) for x > 0, n ≥ 0, without cancellation when n is small beside x."""
-    result = 0.0
-    y = x + n
-    while x < 8.0:
-        result -= math.log1p(n / x)
-        x += 1.0
-        y += 1.0
-    # Stirling's series at both ends, its differences taken term by term.
-    ratio = math.log1p(n / x)
-    u = 1.0 / (x * x)
-    v = 1.0 / (y * y)
-    gap = n / (x * y)  # 1/x - 1/y
-    tail = gap * (-1 / 12 + (u + 1.0 / (x * y) + v) / 360)
-    tail += (v * v / y - u * u / x) / 1260
-    # undo the shift: Γ(x+n)/Γ(x) = [Γ(X+n)/Γ(X)] / ∏ (x_i+n)/x_i
-    return result + (x - 0.5) * ratio + n * math.log(y) - n + tail
+from robustly.topics.special import compiled, log_rising, psi, psi_gap
 
 
 @compiled()
@@ -122,12 +103,12 @@ def mean_field(
                 n[k] = fresh[k]
             if (sweep > 0 or warm) and moved < tol * tokens:
                 break
-        value = -_log_rising(whole, tokens)
+        value = -log_rising(whole, tokens)
         for k in range(size):
             state[d, k] = n[k]
-            value += _log_rising(float(alpha[k]), n[k])
+            value += log_rising(float(alpha[k]), n[k])
             if bursty:
-                value -= _log_rising(float(total[k]), n[k])
+                value -= log_rising(float(total[k]), n[k])
             if statistic:
                 alpha_tables[k] += alpha[k] * psi_gap(float(alpha[k]), n[k])
                 if bursty:
@@ -137,10 +118,10 @@ def mean_field(
             mine = out[j - offset]
             for k in range(size):
                 expected = float(mine[k])
-                if expected > 0.0:
+                if expected > 1e-290:  # below, the quotient underflows and its part of the bound is nothing
                     value -= expected * math.log(expected / counts[j])
                     if bursty:
-                        value += _log_rising(float(row[k]), expected)
+                        value += log_rising(float(row[k]), expected)
                     else:
                         value += expected * math.log(row[k])
                 if statistic:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import IO, Any
 
 import numpy as np
 from scipy import sparse
 
-from robustly.topics import kernels, meanfield
+from robustly.topics import kernels, meanfield, special
 
 BLOCK_BYTES = 1 << 25
 PARTS = 16
@@ -26,6 +28,10 @@ UNSEEN = 0.1
 # Past this many pseudo-words a topic is the same in every document to single precision.
 MOST_CONCENTRATED = 1e7
 LEAST_CONCENTRATED = 1e-3
+# Without smoothing a word that a topic lost has η → 0; here its gamma functions still have room below them.
+LEAST_ETA = 1e-30
+# Minka's step for Σ_w η is short; lengthened this much (on the log scale, below 2) it still settles, in fewer passes.
+LONGER_STEP = 1.8
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,7 @@ class Spool:
             return
         if self._file is None:
             self._file = tempfile.TemporaryFile(prefix="robustly-")  # noqa: SIM115  lives as long as the spool
+            weakref.finalize(self, self._file.close)
         place = self._places.setdefault(number, self._file.seek(0, os.SEEK_END))
         self._file.seek(place)
         self._file.write(memoryview(np.ascontiguousarray(block)).cast("B"))
@@ -208,7 +215,7 @@ class Documents:
             run = (sweeps, tol, True, out, evidence)
             calls = [
                 (a, b, block.offset, *shared, *held, *run, sums[i, 0], sums[i, 1])
-                for i, (a, b) in enumerate(zip(block.document_cuts[:-1], block.document_cuts[1:]))
+                for i, (a, b) in enumerate(pairwise(block.document_cuts))
             ]
             workers.run(kernels.collapsed, calls)
             terms.append(sums.sum(axis=0))
@@ -233,7 +240,7 @@ class Documents:
             run = (self.state, self.warm, sweeps, tol, True, out, statistic, bound)
             calls = [
                 (a, b, block.offset, *shared, *run, sums[i, 0], sums[i, 1])
-                for i, (a, b) in enumerate(zip(block.document_cuts[:-1], block.document_cuts[1:]))
+                for i, (a, b) in enumerate(pairwise(block.document_cuts))
             ]
             workers.run(meanfield.mean_field, calls)
             terms.append(sums.sum(axis=0))
@@ -253,7 +260,8 @@ class Documents:
         unused = np.zeros((2, self.size))
         for block in self.blocks:
             shared = (self.starts, self.words, self.counts, topics.eta, topics.alpha, topics.total, topics.bursty)
-            pieces = list(zip(block.document_cuts[:-1], block.document_cuts[1:]))
+            run: tuple[Any, ...]
+            pieces = list(pairwise(block.document_cuts))
             if inference == "meanfield":
                 run = (self.state, False, sweeps, tol, False, out, out, evidence, unused[0], unused[1])
                 workers.run(meanfield.mean_field, [(a, b, block.offset, *shared, *run) for a, b in pieces])
@@ -265,22 +273,26 @@ class Documents:
 
     def _gather(self, block: Block, out: np.ndarray, tables: np.ndarray, workers: Workers) -> None:
         cuts = block.word_cuts
-        calls = [
-            (a, b, block.words, block.word_starts, block.order, out, tables) for a, b in zip(cuts[:-1], cuts[1:])
-        ]
+        calls = [(a, b, block.words, block.word_starts, block.order, out, tables) for a, b in pairwise(cuts)]
         workers.run(kernels.gather, calls)
 
     def _statistics(
         self, topics: Topics, tables: np.ndarray, total_terms: np.ndarray, alpha_tables: np.ndarray, evidence: float
     ) -> Statistics:
-        alpha_terms = kernels.length_terms(float(topics.alpha.sum(dtype=float)), self.lengths)
+        alpha_terms = special.length_terms(float(topics.alpha.sum(dtype=float)), self.lengths)
         return Statistics(
             tables, total_terms, alpha_tables, alpha_terms, evidence, float(self.lengths.sum()), self.shape[0]
         )
 
 
 def make_topics(
-    tables: np.ndarray, base: np.ndarray, strength: float, total: np.ndarray, alpha: np.ndarray, bursty: bool, dtype: Any
+    tables: np.ndarray,
+    base: np.ndarray,
+    strength: float,
+    total: np.ndarray,
+    alpha: np.ndarray,
+    bursty: bool,
+    dtype: Any,
 ) -> Topics:
     """Topics whose directions are `tables` smoothed towards `base`, with concentrations `total`."""
     mass = tables.sum(axis=0) + strength
@@ -288,7 +300,7 @@ def make_topics(
     eta = np.empty(tables.shape, dtype)
     np.multiply(tables, share, out=eta, casting="same_kind")
     eta += (strength * base)[:, None] * share
-    np.maximum(eta, np.finfo(dtype).tiny * 1e6, out=eta)
+    np.maximum(eta, LEAST_ETA, out=eta)
     as_kernel = [np.ascontiguousarray(value, dtype) for value in (total, alpha, share, strength * base)]
     return Topics(eta, as_kernel[0], as_kernel[1], bursty, as_kernel[2], as_kernel[3], float(strength))
 
@@ -300,16 +312,17 @@ def update(
     smoothing: float | None,
     fit_alpha: bool,
     base: np.ndarray | None = None,
+    step: float = 1.0,
 ) -> Topics:
-    r"""The M-step on the collapsed terms: Minka's fixed point for α, for each :math:`\sum_w \eta_{kw}` and for directions.
+    r"""The M-step on the collapsed terms: Minka's fixed point for α, each :math:`\sum_w \eta_{kw}` and the directions.
 
     A topic's direction is smoothed towards what all topics together use (every word alike in plain LDA). `smoothing` is
     that prior's strength in tables; None fits it, again by Minka's step. With a single topic there is nothing to
     smooth towards but itself, and the update is maximum likelihood. A given `base` (summing to one) stays as it is,
-    which together with a given `smoothing` makes the update an ascent of bound plus log prior.
+    which together with a given `smoothing` and a `step` of one makes the update an ascent of bound plus log prior.
     """
     tables = found.tables
-    words, size = tables.shape
+    words = len(tables)
     if base is not None:
         pass
     elif topics.bursty:
@@ -323,15 +336,15 @@ def update(
         sums = np.zeros((len(cuts) - 1, 1))
         workers.run(
             kernels.smoothing_terms,
-            [(a, b, tables, base, strength, sums[i]) for i, (a, b) in enumerate(zip(cuts[:-1], cuts[1:]))],
+            [(a, b, tables, base, strength, sums[i]) for i, (a, b) in enumerate(pairwise(cuts))],
         )
-        denominator = kernels.length_terms(strength, tables.sum(axis=0))
+        denominator = special.length_terms(strength, tables.sum(axis=0))
         strength = float(np.clip(sums.sum() / denominator, 1e-3, 1e9))
     total = topics.total.astype(float)
     if topics.bursty:
         mass = tables.sum(axis=0)
         used = found.total_terms > 1e-10
-        total[used] = mass[used] / found.total_terms[used]
+        total[used] *= (mass[used] / found.total_terms[used] / total[used]) ** step
         total = np.clip(total, LEAST_CONCENTRATED, MOST_CONCENTRATED)
     alpha = topics.alpha.astype(float)
     if fit_alpha and found.alpha_terms > 0:
