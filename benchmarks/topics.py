@@ -295,7 +295,7 @@ def nll_rows(found):
         yield [name, size, shown(cell["robust"]), *map(shown, rivals), f"{margin:.3f}", f"≥ {MARGIN[name]}", met]
 
 
-def more_topics_rows(found):
+def more_rows(found):
     for name in NAMES:
         cells = [found.get(f"{name} {size}") for size in TOPICS]
         if all(cells):
@@ -333,8 +333,8 @@ def memory_rows(found):
 SECTIONS = (
     (
         "nll",
-        f"Document-completion NLL per word, one split, lower is better. scikit-learn: batch, {SKLEARN_PASSES} passes, best "
-        f"of topic priors {PRIORS}. tomotopy: {TOMOTOPY_SWEEPS} sweeps, hyperparameters optimised",
+        f"Document-completion NLL per word, one split, lower is better. scikit-learn: batch, {SKLEARN_PASSES} passes, "
+        f"best of topic priors {PRIORS}. tomotopy: {TOMOTOPY_SWEEPS} sweeps, hyperparameters optimised",
         ("corpus", "K", "robust", "plain here", "scikit-learn", "tomotopy", "margin found", "target", "met"),
         nll_rows,
     ),
@@ -342,7 +342,7 @@ SECTIONS = (
         "nll",
         "More topics must not hurt: NLL at K minus NLL at 20 (target ≤ .01)",
         ("corpus", "50", "100"),
-        more_topics_rows,
+        more_rows,
     ),
     (
         "seeds",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import robustly as rb
 from robustly.errors import DataError, PersistError
-from robustly.topics import LDA, Corpus, RobustLDA, plot_burstiness, plot_topics
+from robustly.topics import LDA, Corpus, RobustLDA, plot_burstiness, plot_topics, special
 from robustly.topics.commands import app
 
 run = CliRunner()
@@ -121,3 +124,21 @@ def test_a_damaged_model_is_refused(few, tmp_path):
     path.write_bytes(path.read_bytes()[:-200])
     with pytest.raises(PersistError, match="damaged"):
         rb.load(path)
+
+
+def test_the_command_line_loads_no_compiler_to_print_its_help():
+    code = "import sys, robustly.topics.commands; print(sorted({'numba', 'sklearn', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_kernels_work_where_compiled_code_cannot_be_kept(monkeypatch):
+    real = special.numba.njit
+
+    def nowhere(*args, cache=False, **options):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return real(*args, **options)
+
+    monkeypatch.setattr(special.numba, "njit", nowhere)
+    assert special.compiled()(lambda x: x + 1)(2) == 3

@@ -137,6 +137,19 @@ def test_topics_and_burstiness_are_recovered(bursty, fitted):
     assert max(ratio.max(), 1 / ratio.min()) <= 1.5
 
 
+def test_evidence_is_the_log_probability_of_each_word_given_the_others():
+    # With one topic and words seen at most once nothing is approximate: η_w / (H + N − 1), and α cancels.
+    X = np.array([[1, 1, 0, 1], [0, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0]])
+    model = RobustLDA(1, random_state=0, max_iter=3, tol=0, smoothing=0).fit(X)
+    eta = model.components_[0]
+    lengths = X.sum(axis=1)
+    by_hand = (X * np.log(eta)).sum(axis=1) - lengths * np.log(eta.sum() + np.maximum(lengths - 1, 0))
+    np.testing.assert_allclose(model.evidence(X), by_hand, rtol=1e-10)
+    plain = LDA(1, max_iter=3, tol=0).fit(X)
+    topic = plain.components_[0] / plain.components_[0].sum()
+    np.testing.assert_allclose(plain.evidence(X), X @ np.log(topic), rtol=1e-10)
+
+
 def test_bursty_documents_are_predicted_better_by_bending_topics(bursty, fitted):
     _, train, test = bursty
     plain = LDA(4, random_state=0).fit(train)

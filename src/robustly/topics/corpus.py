@@ -42,6 +42,7 @@ class Corpus:
     vocabulary: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "counts", check_counts(self.counts))
         if self.vocabulary is not None and len(self.vocabulary) != self.counts.shape[1]:
             raise DataError(
                 f"the vocabulary has {len(self.vocabulary)} words and the counts have {self.counts.shape[1]} columns. "
@@ -58,7 +59,7 @@ class Corpus:
     @classmethod
     def from_matrix(cls, counts: Any, vocabulary: Sequence[str] | None = None) -> Corpus:
         """From a SciPy sparse matrix (a scikit-learn vectoriser's output) or an array of counts."""
-        return cls(check_counts(counts), None if vocabulary is None else tuple(map(str, vocabulary)))
+        return cls(counts, None if vocabulary is None else tuple(map(str, vocabulary)))
 
     @classmethod
     def from_tokens(cls, documents: Iterable[Sequence[str]], vocabulary: Sequence[str] | None = None) -> Corpus:

@@ -18,6 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 from scipy import sparse
+from scipy.special import gammaln
 
 from robustly.topics import kernels, meanfield, special
 
@@ -163,6 +164,8 @@ class Documents:
         self.size = size
         self.dtype = np.dtype(dtype)
         self.lengths = np.asarray(counts.sum(axis=1), dtype=float).ravel()
+        rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+        self.log_orders = np.bincount(rows, weights=gammaln(counts.data + 1.0), minlength=counts.shape[0])
         self.state = np.zeros((counts.shape[0], size), dtype)
         self.warm = False
         self._spool: Spool | None = None
@@ -222,7 +225,16 @@ class Documents:
             self._gather(block, out, tables, workers)
         self.warm = True
         alpha_tables, total_terms = np.sum(terms, axis=0) if terms else np.zeros((2, self.size))
+        evidence = self._per_token(evidence, topics, 0, self.shape[0])
         return self._statistics(topics, tables, total_terms, alpha_tables, float(evidence.sum()))
+
+    def _per_token(self, evidence: np.ndarray, topics: Topics, first: int, last: int) -> np.ndarray:
+        """From the kernel's weights to log probabilities of the tokens in their order, for documents ``first:last``."""
+        lengths = self.lengths[first:last]
+        logs = lengths * np.log(topics.alpha.sum(dtype=float) + np.maximum(lengths - 1.0, 0.0))
+        if topics.bursty:
+            return evidence - logs + self.log_orders[first:last]
+        return evidence - logs
 
     def collect_meanfield(self, topics: Topics, workers: Workers, sweeps: int, tol: float) -> Statistics:
         """One pass of the mean-field E-step; `evidence` is the bound at the topics given, before their update."""
@@ -269,6 +281,8 @@ class Documents:
                 held = (topics.share, topics.floor, False, *none, self.state, False)
                 run = (sweeps, tol, False, out, evidence, unused[0], unused[1])
                 workers.run(kernels.collapsed, [(a, b, block.offset, *shared, *held, *run) for a, b in pieces])
+                whole = self._per_token(evidence[block.first : block.last], topics, block.first, block.last)
+                evidence[block.first : block.last] = whole
             yield block, out, evidence[block.first : block.last]
 
     def _gather(self, block: Block, out: np.ndarray, tables: np.ndarray, workers: Workers) -> None:

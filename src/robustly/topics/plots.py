@@ -50,7 +50,7 @@ def plot_topics(model: FittedTopics, vocabulary: Any = None, n: int = 8, topics:
 def plot_burstiness(model: FittedTopics, vocabulary: Any = None, n: int = 3) -> Any:
     """Each topic's concentration against its share of the corpus, named by its top words. Returns the figure.
 
-    Low on the axis, documents bend the topic strongly: one word seen makes it likely again. Far up, hardly at all.
+    On the left, documents bend the topic strongly: a word seen once is likely to come again. Far right, hardly at all.
     """
     from matplotlib.figure import Figure
 
