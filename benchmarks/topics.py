@@ -34,6 +34,7 @@ NAMES = ("ap", "ohsumed", "20news", "cora")
 TOPICS = (20, 50, 100)
 MARGIN = {"ap": 0.15, "ohsumed": 0.15, "20news": 0.04, "cora": 0.01}
 PRIORS = (0.01, 0.05, 0.2)
+MODELS = ("robust", "plain", "tomotopy", *(f"sklearn {prior}" for prior in PRIORS))
 SKLEARN_PASSES = 30
 TOMOTOPY_SWEEPS = 1000
 THREADS = 2
@@ -119,8 +120,8 @@ def attempt(act):
         return {"failed": f"{type(error).__name__}: {error}"}
 
 
-def cell_nll(name, size, known):
-    """Every model's completion on one split; those already `known` are not fitted again."""
+def cell_nll(name, size, known, models):
+    """The models' completion on one split; those already `known` are not fitted again."""
     train, halves = load(name)
 
     def ours(kind):
@@ -139,7 +140,7 @@ def cell_nll(name, size, known):
 
     acts = {"robust": lambda: ours(RobustLDA), "plain": lambda: ours(LDA), "tomotopy": lambda: attempt(tomotopy_cell)}
     acts |= {f"sklearn {prior}": lambda prior=prior: attempt(lambda: sklearn_cell(prior)) for prior in PRIORS}
-    return {label: known.get(label) or act() for label, act in acts.items()}
+    return known | {label: act() for label, act in acts.items() if label in models and label not in known}
 
 
 def cell_seeds(name, size):
@@ -273,7 +274,9 @@ def cell_linear(name):
 
 
 def shown(cell):
-    return "failed" if "failed" in cell else f"{cell['nll']:.3f}"
+    if "failed" in cell:
+        return "not run" if cell["failed"] == "not run" else "failed"
+    return f"{cell['nll']:.3f}"
 
 
 def rows(head, body):
@@ -287,8 +290,9 @@ def nll_rows(found):
         if key not in found:
             continue
         cell, (name, size) = found[key], key.split()
+        cell = {label: cell.get(label, {"failed": "not run"}) for label in MODELS}
         tried = [cell[f"sklearn {prior}"] for prior in PRIORS]
-        sklearn = min((c for c in tried if "nll" in c), key=lambda c: c["nll"], default={"failed": ""})
+        sklearn = min((c for c in tried if "nll" in c), key=lambda c: c["nll"], default=tried[0])
         rivals = (cell["plain"], sklearn, cell["tomotopy"])
         margin = min(c["nll"] for c in rivals if "nll" in c) - cell["robust"]["nll"]
         met = "yes" if margin >= MARGIN[name] else "NO"
@@ -393,6 +397,7 @@ def main():
     parser.add_argument("--stage", nargs="*", default=stages, choices=stages)
     parser.add_argument("--corpus", nargs="*", default=NAMES)
     parser.add_argument("--topics", nargs="*", type=int, default=TOPICS)
+    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, help="of the nll stage")
     parser.add_argument("--again", nargs="*", default=(), help="models of the nll stage to fit anew: robust plain …")
     parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -427,8 +432,8 @@ def main():
                     known = read().get(stage, {}).get(key, {})
                     if stage == "nll":
                         known = {label: value for label, value in known.items() if label not in options.again}
-                        if len(known) < 3 + len(PRIORS):
-                            keep(stage, key, cell_nll(name, size, known))
+                        if not set(options.models) <= set(known):
+                            keep(stage, key, cell_nll(name, size, known, options.models))
                     elif not known:
                         keep(stage, key, cells[stage](name, size))
     (RESULTS / "topics.md").write_text(table(read()))
