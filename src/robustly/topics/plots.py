@@ -67,8 +67,9 @@ def plot_burstiness(model: FittedTopics, vocabulary: Any = None, n: int = 3) -> 
     axis.set_yticks(places, [f"{', '.join(names[k])} · {k}" for k in order], fontsize=8)
     axis.set_xscale("log")
     axis.set_xlim(left=model.burstiness_.min() * 0.8)
-    axis.set_xlabel(
-        "Σ η of the topic (log scale): left bends most, right is nearly fixed; area is its share", fontsize=9
-    )
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("{x:g}")
+    axis.tick_params(axis="x", which="both", labelsize=8)
+    axis.set_xlabel("Σ η of the topic (log scale): further left, it bends more; area is its share", fontsize=9)
     axis.spines[["top", "right"]].set_visible(False)
     return figure
