@@ -27,6 +27,7 @@ VERSION = 1
 # kind of result -> "module:function" that rebuilds it from (meta, arrays, **context)
 KINDS: dict[str, str] = {
     "fit": "robustly.fit.result:from_saved",
+    "topics": "robustly.topics.lda:from_saved",
 }
 
 

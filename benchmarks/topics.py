@@ -1,0 +1,443 @@
+"""Does robust LDA keep its promises? Against plain LDA here, scikit-learn's and tomotopy's, on four corpora.
+
+    python benchmarks/topics.py                 # every stage
+    python benchmarks/topics.py --stage nll --corpus ap cora --topics 20 50
+
+Stages: ``nll`` (document completion), ``speed`` (same passes, interleaved), ``reach`` (time to a rival's quality),
+``memory`` (peak, each fit in a process of its own), ``linear`` (cost against tokens and topics), ``table``. Results are
+kept in benchmarks/results/topics.json cell by cell, so a run that was cut short goes on where it stopped; delete the
+file to measure afresh. ``table`` writes benchmarks/results/topics.md from it. The corpora are not part of the project:
+set ROBUSTLY_CORPORA to their folder, or keep them as shared/corpora beside the repository.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from robustly.topics import LDA, Corpus, RobustLDA, document_completion, split_documents
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results"
+CORPORA = Path(os.environ.get("ROBUSTLY_CORPORA", ROOT.parent / "shared" / "corpora"))
+NAMES = ("ap", "ohsumed", "20news", "cora")
+TOPICS = (20, 50, 100)
+MARGIN = {"ap": 0.15, "ohsumed": 0.15, "20news": 0.04, "cora": 0.01}
+PRIORS = (0.01, 0.05, 0.2)
+MODELS = ("robust", "plain", "tomotopy", *(f"sklearn {prior}" for prior in PRIORS))
+SKLEARN_PASSES = 30
+TOMOTOPY_SWEEPS = 1000
+THREADS = 2
+
+
+def load(name, seed=0):
+    """Four fifths of the documents to fit, and the others cut in two."""
+    counts = Corpus.read(CORPORA / name / "docword.ldac.gz").counts
+    order = np.random.default_rng(seed).permutation(counts.shape[0])
+    held = counts.shape[0] // 5
+    return counts[order[held:]], split_documents(counts[order[:held]], seed)
+
+
+def nll(model, halves):
+    return -document_completion(model, observed=halves.observed, held_out=halves.held_out)
+
+
+def fit_ours(kind, train, size, seed=0, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return kind(size, random_state=seed, n_jobs=THREADS, **options).fit(train)
+
+
+def fit_sklearn(train, size, prior, passes=SKLEARN_PASSES, jobs=THREADS):
+    from sklearn.decomposition import LatentDirichletAllocation
+
+    model = LatentDirichletAllocation(
+        size,
+        doc_topic_prior=0.1,
+        topic_word_prior=prior,
+        max_iter=passes,
+        learning_method="batch",
+        n_jobs=jobs,
+        random_state=0,
+    )
+    return model.fit(train)
+
+
+def tokens(row):
+    return np.repeat(row.indices, row.data.astype(int)).astype(str).tolist()
+
+
+def tomotopy_model(train, size):
+    import tomotopy
+
+    model = tomotopy.LDAModel(k=size, alpha=0.1, eta=0.01, seed=1)
+    model.burn_in, model.optim_interval = 50, 10
+    for d in range(train.shape[0]):
+        if train.indptr[d + 1] > train.indptr[d]:
+            model.add_doc(tokens(train[d]))
+    return model
+
+
+def nll_tomotopy(model, halves):
+    known = [int(word) for word in model.used_vocabs]
+    size, words = model.k, halves.observed.shape[1]
+    topics = np.full((size, words), 1e-12)
+    for k in range(size):
+        topics[k, known] = model.get_topic_word_dist(k)
+    present = np.zeros(words, bool)
+    present[known] = True
+    shares = np.tile(model.alpha / np.sum(model.alpha), (halves.observed.shape[0], 1))
+    usable = [d for d in range(len(shares)) if present[halves.observed[d].indices].any()]
+    found, _ = model.infer([model.make_doc(tokens(halves.observed[d])) for d in usable], iterations=100)
+    shares[usable] = found
+    held, total = halves.held_out, 0.0
+    for d, (a, b) in enumerate(zip(held.indptr[:-1], held.indptr[1:])):
+        total += held.data[a:b] @ np.log(shares[d] @ topics[:, held.indices[a:b]])
+    return -total / held.sum()
+
+
+def clock(act):
+    begin = time.perf_counter()
+    result = act()
+    return time.perf_counter() - begin, result
+
+
+def attempt(act):
+    """A rival that fails is reported as failed."""
+    try:
+        return act()
+    except Exception as error:
+        return {"failed": f"{type(error).__name__}: {error}"}
+
+
+def cell_nll(name, size, known, models):
+    """The models' completion on one split; those already `known` are not fitted again."""
+    train, halves = load(name)
+
+    def ours(kind):
+        seconds, model = clock(lambda: fit_ours(kind, train, size))
+        return {"nll": nll(model, halves), "seconds": seconds, "passes": model.n_iter_}
+
+    def sklearn_cell(prior):
+        seconds, model = clock(lambda: fit_sklearn(train, size, prior))
+        return {"nll": float(nll(model, halves)), "seconds": seconds, "passes": SKLEARN_PASSES}
+
+    def tomotopy_cell():
+        model = tomotopy_model(train, size)
+        model.train(0)
+        seconds, _ = clock(lambda: model.train(TOMOTOPY_SWEEPS, workers=THREADS))
+        return {"nll": float(nll_tomotopy(model, halves)), "seconds": seconds}
+
+    acts = {"robust": lambda: ours(RobustLDA), "plain": lambda: ours(LDA), "tomotopy": lambda: attempt(tomotopy_cell)}
+    acts |= {f"sklearn {prior}": lambda prior=prior: attempt(lambda: sklearn_cell(prior)) for prior in PRIORS}
+    return known | {label: act() for label, act in acts.items() if label in models and label not in known}
+
+
+def cell_seeds(name, size):
+    """Other splits and other starts than any setting was chosen on: ours only."""
+    result = []
+    for seed in (1, 2):
+        train, halves = load(name, seed)
+        robust, plain = (nll(fit_ours(kind, train, size, seed), halves) for kind in (RobustLDA, LDA))
+        result.append({"robust": robust, "plain": plain})
+    return result
+
+
+def cell_speed(name, size, passes=5, rounds=3):
+    """The same number of passes, ours and scikit-learn's in turns; the ratio of medians and of each round."""
+    train, _ = load(name)
+    fit_ours(RobustLDA, train[:20], size, max_iter=1, tol=0)
+    fit_sklearn(train[:20], size, 0.05, 1)
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(clock(lambda: fit_ours(RobustLDA, train, size, max_iter=passes, tol=0))[0] / passes)
+        theirs.append(clock(lambda: fit_sklearn(train, size, 0.05, passes))[0] / passes)
+    return {
+        "robust": float(np.median(ours)),
+        "sklearn": float(np.median(theirs)),
+        "ratio": float(np.median(ours) / np.median(theirs)),
+        "ratios": [a / b for a, b in zip(ours, theirs)],
+        "passes": passes,
+    }
+
+
+def cell_reach(name, size):
+    """Seconds to reach a rival's final NLL against the rival's seconds, fitted one after the other."""
+    train, halves = load(name)
+    fit_ours(RobustLDA, train[:20], size, max_iter=1, tol=0)
+    fit_sklearn(train[:20], size, 0.05, 1)
+    result = {}
+
+    def reach(goal):
+        for passes in (1, 2, 3, 5, 8, 12, 20, 40, 80):
+            seconds, model = clock(lambda passes=passes: fit_ours(RobustLDA, train, size, max_iter=passes, tol=0))
+            found = nll(model, halves)
+            if found <= goal:
+                return {"seconds": seconds, "passes": passes, "nll": found}
+        return {"failed": f"{found:.4f} after 80 passes"}
+
+    def against(seconds, goal):
+        ours = reach(goal)
+        ratio = ours["seconds"] / seconds if "seconds" in ours else None
+        return {"rival seconds": seconds, "rival nll": goal, "robust": ours, "ratio": ratio}
+
+    def sklearn_cell():
+        seconds, model = clock(lambda: fit_sklearn(train, size, 0.2))
+        return against(seconds, float(nll(model, halves)))
+
+    def tomotopy_cell():
+        model = tomotopy_model(train, size)
+        model.train(0)
+        seconds, _ = clock(lambda: model.train(TOMOTOPY_SWEEPS, workers=THREADS))
+        return against(seconds, float(nll_tomotopy(model, halves)))
+
+    result["sklearn"] = attempt(sklearn_cell)
+    result["tomotopy"] = attempt(tomotopy_cell)
+    return result
+
+
+def peak(what, name, size):
+    """Megabytes above the imports and the corpus, at the peak of a fit in a process of its own, children included."""
+    code = subprocess.run(
+        [sys.executable, __file__, "--peak", what, name, str(size)], capture_output=True, text=True, check=True
+    )
+    return json.loads(code.stdout.splitlines()[-1])
+
+
+def measure_peak(what, name, size):
+    import threading
+
+    import psutil
+
+    train, _ = load(name)
+    import sklearn.decomposition  # noqa: F401  part of the imports, for both
+
+    fit_ours(RobustLDA, train[:20], 2, max_iter=1, tol=0)
+    me = psutil.Process()
+    before = me.memory_info().rss
+    highest, done = [before], threading.Event()
+
+    def watch():
+        while not done.wait(0.02):
+            total = me.memory_info().rss
+            for child in me.children(recursive=True):
+                try:
+                    total += child.memory_info().rss
+                except psutil.Error:
+                    continue
+            highest[0] = max(highest[0], total)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    jobs = 1 if what == "sklearn 1" else THREADS
+    if what == "robust":
+        fit_ours(RobustLDA, train, size, max_iter=4, tol=0)
+    else:
+        fit_sklearn(train, size, 0.05, 4, jobs)
+    done.set()
+    thread.join()
+    own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"above": (highest[0] - before) / 1e6, "whole": max(highest[0], own) / 1e6}))
+
+
+def cell_memory(name, size):
+    found = {what: peak(what, name, size) for what in ("robust", "sklearn 1", "sklearn 2")}
+    return {**found, "ratio": found["robust"]["whole"] / found["sklearn 1"]["whole"]}
+
+
+def cell_linear(name):
+    """Seconds a pass against topics, and against tokens by fitting halves and quarters of the corpus."""
+    train, _ = load(name)
+    fit_ours(RobustLDA, train[:20], 20, max_iter=1, tol=0)
+    sizes = {
+        size: min(clock(lambda size=size: fit_ours(RobustLDA, train, size, max_iter=4, tol=0))[0] / 4 for _ in range(3))
+        for size in (25, 50, 100, 200)
+    }
+    parts = {}
+    for part in (4, 2, 1):
+        some = train[: train.shape[0] // part]
+        seconds = min(
+            clock(lambda some=some: fit_ours(RobustLDA, some, 50, max_iter=4, tol=0))[0] / 4 for _ in range(3)
+        )
+        parts[int(some.sum())] = seconds
+    return {"topics": sizes, "tokens": parts}
+
+
+def shown(cell):
+    if "failed" in cell:
+        return "not run" if cell["failed"] == "not run" else "failed"
+    return f"{cell['nll']:.3f}"
+
+
+def rows(head, body):
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *body]
+    return [f"| {' | '.join(str(value) for value in line)} |" for line in lines]
+
+
+def nll_rows(found):
+    for key in (f"{name} {size}" for name in NAMES for size in TOPICS):
+        if key not in found:
+            continue
+        cell, (name, size) = found[key], key.split()
+        cell = {label: cell.get(label, {"failed": "not run"}) for label in MODELS}
+        tried = [cell[f"sklearn {prior}"] for prior in PRIORS]
+        sklearn = min((c for c in tried if "nll" in c), key=lambda c: c["nll"], default=tried[0])
+        rivals = (cell["plain"], sklearn, cell["tomotopy"])
+        margin = min(c["nll"] for c in rivals if "nll" in c) - cell["robust"]["nll"]
+        met = "yes" if margin >= MARGIN[name] else "NO"
+        yield [name, size, shown(cell["robust"]), *map(shown, rivals), f"{margin:.3f}", f"≥ {MARGIN[name]}", met]
+
+
+def more_rows(found):
+    for name in NAMES:
+        cells = [found.get(f"{name} {size}") for size in TOPICS]
+        if all(cells):
+            first, *others = (cell["robust"]["nll"] for cell in cells)
+            yield [name, *(f"{value - first:+.3f}" for value in others)]
+
+
+def seeds_rows(found):
+    for key, cell in found.items():
+        yield [*key.split(), *(f"{c['robust']:.3f}, {c['plain']:.3f}, {c['plain'] - c['robust']:.3f}" for c in cell)]
+
+
+def speed_rows(found):
+    for key, c in found.items():
+        rounds = ", ".join(f"{ratio:.2f}" for ratio in c["ratios"])
+        yield [*key.split(), f"{c['robust']:.2f}", f"{c['sklearn']:.2f}", f"{c['ratio']:.2f}", rounds]
+
+
+def reach_rows(found):
+    for key, cell in found.items():
+        for rival, c in cell.items():
+            if "failed" in c or "failed" in c["robust"]:
+                yield [*key.split(), rival, "failed", "", "", ""]
+                continue
+            ours = f"{c['robust']['seconds']:.1f} ({c['robust']['passes']})"
+            yield [*key.split(), rival, f"{c['rival nll']:.3f}", f"{c['rival seconds']:.1f}", ours, f"{c['ratio']:.3f}"]
+
+
+def memory_rows(found):
+    for key, c in found.items():
+        cells = (f"{c[what]['whole']:.0f} ({c[what]['above']:.0f})" for what in ("robust", "sklearn 1", "sklearn 2"))
+        yield [*key.split(), *cells, f"{c['ratio']:.2f}"]
+
+
+SECTIONS = (
+    (
+        "nll",
+        f"Document-completion NLL per word, one split, lower is better. scikit-learn: batch, {SKLEARN_PASSES} passes, "
+        f"best of topic priors {PRIORS}. tomotopy: {TOMOTOPY_SWEEPS} sweeps, hyperparameters optimised",
+        ("corpus", "K", "robust", "plain here", "scikit-learn", "tomotopy", "margin found", "target", "met"),
+        nll_rows,
+    ),
+    (
+        "nll",
+        "More topics must not hurt: NLL at K minus NLL at 20 (target ≤ .01)",
+        ("corpus", "50", "100"),
+        more_rows,
+    ),
+    (
+        "seeds",
+        "Fresh splits and starts, on which nothing was chosen: robust, plain here, margin",
+        ("corpus", "K", "seed 1", "seed 2"),
+        seeds_rows,
+    ),
+    (
+        "speed",
+        "Seconds a pass, in turns with scikit-learn batch n_jobs=2 (target: ratio ≤ 1)",
+        ("corpus", "K", "robust", "scikit-learn", "ratio of medians", "each round"),
+        speed_rows,
+    ),
+    (
+        "reach",
+        "Seconds to a rival's final NLL, as a share of the rival's (targets: scikit-learn ≤ .25, tomotopy ≤ .5)",
+        ("corpus", "K", "rival", "its NLL", "its seconds", "robust seconds (passes)", "ratio"),
+        reach_rows,
+    ),
+    (
+        "memory",
+        "Peak memory of a process that fits, MB, and of that above imports and corpus (target: ratio ≤ 3)",
+        ("corpus", "K", "robust", "scikit-learn n_jobs=1", "n_jobs=2 with its children", "ratio to n_jobs=1"),
+        memory_rows,
+    ),
+)
+
+
+def table(found):
+    lines = ["# Topic models: targets and what was found", ""]
+    lines.append(
+        f"{found.get('machine', '')}; {THREADS} threads. Seconds come from a shared machine: trust the ratios."
+    )
+    for stage, title, head, body in SECTIONS:
+        if found.get(stage):
+            lines += ["", f"## {title}", "", *rows(head, body(found[stage]))]
+    if found.get("linear"):
+        lines += ["", "## Cost against topics and tokens (seconds a pass)", ""]
+        for name, c in found["linear"].items():
+            lines.append(f"- {name}, by K: " + ", ".join(f"{k}: {v:.3f}" for k, v in c["topics"].items()))
+            lines.append(f"- {name}, K = 50, by tokens: " + ", ".join(f"{k}: {v:.3f}" for k, v in c["tokens"].items()))
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    stages = ("nll", "seeds", "speed", "reach", "memory", "linear", "table")
+    parser.add_argument("--stage", nargs="*", default=stages, choices=stages)
+    parser.add_argument("--corpus", nargs="*", default=NAMES)
+    parser.add_argument("--topics", nargs="*", type=int, default=TOPICS)
+    parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, help="of the nll stage")
+    parser.add_argument("--again", nargs="*", default=(), help="models of the nll stage to fit anew: robust plain …")
+    parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.peak:
+        measure_peak(options.peak[0], options.peak[1], int(options.peak[2]))
+        return
+    if not CORPORA.is_dir():
+        print(f"No corpora at {CORPORA}: set ROBUSTLY_CORPORA to their folder. Nothing measured.")
+        return
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / "topics.json"
+    cells = {"seeds": cell_seeds, "speed": cell_speed, "reach": cell_reach, "memory": cell_memory}
+
+    def read():
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def keep(stage, key, value):
+        found = read()
+        found["machine"] = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+        found.setdefault(stage, {})[key] = value
+        path.write_text(json.dumps(found, indent=1) + "\n")
+        print(stage, key, json.dumps(value), flush=True)
+
+    for stage in options.stage:
+        if stage == "linear":
+            if "ap" not in read().get("linear", {}):
+                keep("linear", "ap", cell_linear("ap"))
+        elif stage != "table":
+            for name in options.corpus:
+                for size in options.topics:
+                    key = f"{name} {size}"
+                    known = read().get(stage, {}).get(key, {})
+                    if stage == "nll":
+                        known = {label: value for label, value in known.items() if label not in options.again}
+                        if not set(options.models) <= set(known):
+                            keep(stage, key, cell_nll(name, size, known, options.models))
+                    elif not known:
+                        keep(stage, key, cells[stage](name, size))
+    (RESULTS / "topics.md").write_text(table(read()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,236 @@
+"""How well does a topic model predict? One half of each document given the other, and how coherent its topics read."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+from sklearn.utils import check_random_state
+
+from robustly.errors import DataError
+from robustly.topics.corpus import check_counts
+from robustly.topics.fitted import FittedTopics
+from robustly.topics.passes import Documents, Workers
+from robustly.topics.special import compiled
+
+
+@dataclass(frozen=True)
+class Split:
+    """Documents cut in two; `skipped` counts those with fewer than two words, which are left out."""
+
+    observed: sparse.csr_matrix
+    held_out: sparse.csr_matrix
+    skipped: int
+
+
+def split_documents(test: Any, random_state: Any = None, *, allow_fractional: bool = False) -> Split:
+    """Cut each document's tokens at random into two halves (the odd token is observed).
+
+    Counts that are not whole cannot be cut into tokens; where they are allowed, each word goes to either half.
+    """
+    random = check_random_state(random_state)
+    counts = check_counts(test, allow_fractional=allow_fractional)
+    whole = bool((counts.data == np.floor(counts.data)).all())
+    sizes = counts.data.astype(np.int64) if whole else np.ones(counts.nnz, np.int64)
+    pairs = np.repeat(np.arange(counts.nnz), sizes)
+    rows = np.repeat(np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr)), sizes)
+    lengths = np.bincount(rows, minlength=counts.shape[0])
+    order = np.lexsort((random.random_sample(len(pairs)), rows))
+    rank = np.arange(len(pairs)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    taken = rank < np.repeat((lengths + 1) // 2, lengths)
+    observed = np.bincount(pairs[order], weights=taken, minlength=counts.nnz) * (1.0 if whole else counts.data)
+    first, second = counts.copy(), counts.copy()
+    first.data, second.data = observed, counts.data - observed
+    usable = np.flatnonzero(lengths >= 2)
+    first, second = first[usable], second[usable]
+    first.eliminate_zeros()
+    second.eliminate_zeros()
+    return Split(first, second, int(counts.shape[0] - len(usable)))
+
+
+@dataclass(frozen=True)
+class Completion:
+    """Document completion in full: `per_word` is the score, `per_document` its sums, `skipped` the short documents."""
+
+    per_word: float
+    per_document: np.ndarray
+    words: float
+    skipped: int
+
+
+def document_completion(
+    model: Any, test: Any = None, random_state: Any = None, *, observed: Any = None, held_out: Any = None
+) -> float:
+    r"""Mean predictive log-likelihood per held-out word: higher is better.
+
+    .. math:: \sum_d \log p(w_{d2} \mid w_{d1}) \,/\, \sum_d |w_{d2}|
+
+    Each test document is cut into two halves at random; topic proportions, and in robust LDA the document's own topics,
+    are learnt from the first and predict the second. Documents of fewer than two words are skipped;
+    :func:`complete_documents` says how many.
+
+    Parameters
+    ----------
+    model : a fitted RobustLDA, LDA or scikit-learn LatentDirichletAllocation
+    test : documents × words counts or a Corpus, cut here with `random_state`
+    observed, held_out : a cut already made, in place of `test`
+
+    >>> import numpy as np
+    >>> from robustly.topics import LDA, document_completion
+    >>> X = np.array([[4, 2, 0, 0], [3, 3, 0, 0], [0, 0, 2, 4], [0, 0, 5, 1]])
+    >>> model = LDA(2, random_state=0).fit(X)
+    >>> bool(document_completion(model, X, random_state=0) > np.log(1 / 4))
+    True
+    """
+    return complete_documents(model, test, random_state, observed=observed, held_out=held_out).per_word
+
+
+def complete_documents(
+    model: Any, test: Any = None, random_state: Any = None, *, observed: Any = None, held_out: Any = None
+) -> Completion:
+    """:func:`document_completion` with its parts."""
+    if (test is None) == (observed is None) or (observed is None) != (held_out is None):
+        raise DataError("pass either test documents, or both observed= and held_out=.")
+    fractional = getattr(model, "allow_fractional", False)
+    if test is not None:
+        halves = split_documents(test, random_state, allow_fractional=fractional)
+    else:
+        first, second = (check_counts(half, allow_fractional=fractional) for half in (observed, held_out))
+        if first.shape != second.shape:
+            raise DataError(
+                f"observed has shape {first.shape} and held_out {second.shape}; both need the same documents and words."
+            )
+        empty = np.diff(second.indptr) == 0
+        halves = Split(first, second, int(empty.sum()))
+    words = float(halves.held_out.sum())
+    if words == 0:
+        raise DataError(
+            "no test document has two words or more, so there is nothing to predict. Pass longer documents."
+        )
+    if isinstance(model, FittedTopics):
+        sums = _complete(model, halves)
+    elif hasattr(model, "components_") and hasattr(model, "doc_topic_prior_"):
+        sums = _complete_sklearn(model, halves)
+    else:
+        raise DataError(
+            f"document completion is for fitted RobustLDA, LDA and scikit-learn LatentDirichletAllocation; "
+            f"a {type(model).__name__} came (is it fitted?)."
+        )
+    return Completion(float(sums.sum()) / words, sums, words, halves.skipped)
+
+
+def _complete(model: FittedTopics, halves: Split) -> np.ndarray:
+    observed = model._read_new(halves.observed)
+    topics = model._topics
+    documents = Documents(observed, topics.size, topics.eta.dtype)
+    held = halves.held_out
+    starts, words = held.indptr.astype(np.int64), held.indices.astype(np.int32)
+    sums = np.zeros(observed.shape[0])
+    shared = (topics.eta, topics.alpha, topics.total, topics.bursty, starts, words, held.data.astype(float), sums)
+    with Workers(model.n_jobs) as workers:
+        for block, out, _ in documents.infer(topics, workers, inference=model.inference):
+            cuts = block.document_cuts
+            calls = [
+                (a, b, block.offset, documents.starts, documents.words, documents.state, out, *shared)
+                for a, b in pairwise(cuts)
+            ]
+            workers.run(_predict, calls)
+    return sums
+
+
+@compiled()
+def _predict(
+    first,
+    last,
+    offset,
+    starts,
+    words,
+    state,
+    out,
+    eta,
+    alpha,
+    total,
+    bursty,
+    held_starts,
+    held_words,
+    held_counts,
+    log_p,
+):
+    r"""Σ log p(w) of documents' held-out words given their observed ones, into ``log_p[d]``.
+
+    p(w) = Σ_k E[θ_k] E[β_kw], with E[θ_k] ∝ α_k + n_k and E[β_kw] = (η_kw + n_kw)/(H_k + n_k), or the shared topic's
+    probability in plain LDA. Words are sorted within documents.
+    """
+    size = eta.shape[1]
+    shares = np.empty(size)
+    for d in range(first, last):
+        whole = 0.0
+        for k in range(size):
+            shares[k] = alpha[k] + state[d, k]
+            whole += shares[k]
+        for k in range(size):
+            shares[k] /= whole
+            if bursty:
+                shares[k] /= total[k] + state[d, k]
+        seen = starts[d]
+        result = 0.0
+        for i in range(held_starts[d], held_starts[d + 1]):
+            word = held_words[i]
+            while seen < starts[d + 1] and words[seen] < word:
+                seen += 1
+            p = 0.0
+            row = eta[word]
+            if bursty and seen < starts[d + 1] and words[seen] == word:
+                mine = out[seen - offset]
+                for k in range(size):
+                    p += shares[k] * (row[k] + mine[k])
+            else:
+                for k in range(size):
+                    p += shares[k] * row[k]
+            result += held_counts[i] * math.log(p)
+        log_p[d] = result
+
+
+def _complete_sklearn(model: Any, halves: Split) -> np.ndarray:
+    topics = model.components_ / model.components_.sum(axis=1, keepdims=True)
+    shares = model.transform(halves.observed)
+    held = halves.held_out
+    sums = np.zeros(held.shape[0])
+    for d, (begin, end) in enumerate(zip(held.indptr[:-1], held.indptr[1:])):
+        sums[d] = held.data[begin:end] @ np.log(shares[d] @ topics[:, held.indices[begin:end]])
+    return sums
+
+
+def coherence(model: Any, reference: Any, n: int = 10) -> np.ndarray:
+    r"""NPMI of each topic's `n` top words: the mean over pairs of :math:`\log\frac{p(a,b)}{p(a)p(b)} / -\log p(a,b)`.
+
+    Probabilities are shares of the `reference` documents that have the word or both (Bouma 2009; Lau, Newman & Baldwin
+    2014). 1 for words always together, 0 for independent ones, −1 for words never together.
+    """
+    if n < 2:
+        raise DataError(f"coherence of the {n} top words came; pairs need n=2 or more.")
+    counts = check_counts(reference)
+    components = np.asarray(model.components_)
+    if components.shape[1] != counts.shape[1]:
+        raise DataError(
+            f"the model has {components.shape[1]} words and the reference {counts.shape[1]}. Use the same vocabulary."
+        )
+    present = counts.tocsc()
+    present.data = np.ones_like(present.data)
+    result = np.empty(len(components))
+    for k, row in enumerate(components):
+        best = np.argsort(-row, kind="stable")[:n]
+        together = (present[:, best].T @ present[:, best]).toarray() / counts.shape[0]
+        a, b = np.triu_indices(len(best), 1)
+        joint, alone = together[a, b], np.diag(together)
+        expected = alone[a] * alone[b]
+        value = np.full(len(joint), -1.0)
+        some = (joint > 0) & (joint < 1)
+        value[some] = np.log(joint[some] / expected[some]) / -np.log(joint[some])
+        value[joint == 1] = 1.0
+        result[k] = value.mean() if len(value) else np.nan
+    return result

@@ -1,0 +1,366 @@
+"""How is a pass made over the documents? In blocks, on threads, with sums always taken in the same order.
+
+A block is as many documents as keep the work array (pairs of document and word, times topics) small. Threads share out
+the documents of a block for the E-step and then its words for the sums, so no two of them ever add to the same number:
+memory does not grow with the threads, and neither the blocks nor the order of any sum depends on how many there are.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import IO, Any
+
+import numpy as np
+from scipy import sparse
+from scipy.special import gammaln
+
+from robustly.topics import kernels, meanfield, special
+
+BLOCK_BYTES = 1 << 25
+PARTS = 16
+# A word that was never seen weighs as much in the base of the topics as this part of a word seen once.
+UNSEEN = 0.1
+# Past this many pseudo-words a topic is the same in every document to single precision.
+MOST_CONCENTRATED = 1e7
+LEAST_CONCENTRATED = 1e-3
+# Without smoothing a word that a topic lost has η → 0; here its gamma functions still have room below them.
+LEAST_ETA = 1e-30
+# Minka's step for Σ_w η is short; lengthened this much (on the log scale, below 2) it still settles, in fewer passes.
+LONGER_STEP = 1.8
+
+
+@dataclass(frozen=True)
+class Topics:
+    """What the documents share. For plain LDA `eta` holds probabilities and `total` is not used."""
+
+    eta: np.ndarray  # (V, K)
+    total: np.ndarray  # (K,) Σ_w η
+    alpha: np.ndarray  # (K,)
+    bursty: bool
+    share: np.ndarray  # (K,) what one unit of statistic is worth in η
+    floor: np.ndarray  # (V,) the smoothing, in units of statistic
+    strength: float  # of the smoothing
+
+    @property
+    def size(self) -> int:
+        return self.eta.shape[1]
+
+
+@dataclass
+class Statistics:
+    """Sums over documents: all that an update of the topics needs."""
+
+    tables: np.ndarray  # (V, K)
+    total_terms: np.ndarray  # (K,)
+    alpha_tables: np.ndarray  # (K,)
+    alpha_terms: float
+    evidence: float
+    words: float
+    documents: int
+
+    def blend(self, new: Statistics, rate: float, scale: float) -> Statistics:
+        """Move towards `scale` times the statistics of a new batch."""
+        keep, take = 1.0 - rate, rate * scale
+        return Statistics(
+            keep * self.tables + take * new.tables,
+            keep * self.total_terms + take * new.total_terms,
+            keep * self.alpha_tables + take * new.alpha_tables,
+            keep * self.alpha_terms + take * new.alpha_terms,
+            new.evidence,
+            new.words,
+            self.documents + new.documents,
+        )
+
+
+@dataclass(frozen=True)
+class Block:
+    """Documents ``first:last`` and the way their (document, word) pairs are gathered word by word."""
+
+    first: int
+    last: int
+    offset: int
+    document_cuts: np.ndarray
+    words: np.ndarray
+    word_starts: np.ndarray
+    order: np.ndarray
+    word_cuts: np.ndarray
+
+
+class Workers:
+    """A few threads, or none: ``run(function, calls)`` calls the function with each tuple of arguments."""
+
+    def __init__(self, n_jobs: int | None = None) -> None:
+        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+        if n_jobs is None:
+            n_jobs = available
+        elif n_jobs < 0:
+            n_jobs = max(1, available + 1 + n_jobs)
+        self._pool = ThreadPoolExecutor(n_jobs) if n_jobs > 1 else None
+
+    def run(self, function: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> list[Any]:
+        if self._pool is None:
+            return [function(*call) for call in calls]
+        return list(self._pool.map(lambda call: function(*call), calls))
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+class Spool:
+    """Blocks of numbers kept from one pass for the next: a single block in memory, more in a temporary file."""
+
+    def __init__(self) -> None:
+        self._only: np.ndarray | None = None
+        self._file: IO[bytes] | None = None
+        self._places: dict[int, int] = {}
+
+    def put(self, number: int, block: np.ndarray, only: bool) -> None:
+        if only:
+            self._only = block
+            return
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="robustly-")  # noqa: SIM115  lives as long as the spool
+            weakref.finalize(self, self._file.close)
+        place = self._places.setdefault(number, self._file.seek(0, os.SEEK_END))
+        self._file.seek(place)
+        self._file.write(memoryview(np.ascontiguousarray(block)).cast("B"))
+
+    def get(self, number: int, shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
+        if self._only is not None:
+            return self._only
+        assert self._file is not None
+        self._file.seek(self._places[number])
+        block = np.empty(shape, dtype)
+        self._file.readinto(memoryview(block).cast("B"))  # type: ignore[attr-defined]
+        return block
+
+
+def cut(starts: np.ndarray, first: int, last: int, parts: int) -> np.ndarray:
+    """Cut ``first:last`` into at most `parts` pieces of like weight."""
+    goals = np.linspace(starts[first], starts[last], parts + 1)
+    cuts = np.searchsorted(starts[first : last + 1], goals) + first
+    cuts[0], cuts[-1] = first, last
+    return np.unique(cuts)
+
+
+class Documents:
+    """A corpus laid out for passes with `size` topics, and what is remembered of one pass for the next."""
+
+    def __init__(self, counts: sparse.csr_matrix, size: int, dtype: Any = np.float32) -> None:
+        self.starts = counts.indptr.astype(np.int64)
+        self.words = counts.indices.astype(np.int32, copy=False)
+        self.counts = counts.data.astype(dtype)
+        self.shape = counts.shape
+        self.size = size
+        self.dtype = np.dtype(dtype)
+        self.lengths = np.asarray(counts.sum(axis=1), dtype=float).ravel()
+        rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+        self.log_orders = np.bincount(rows, weights=gammaln(counts.data + 1.0), minlength=counts.shape[0])
+        self.state = np.zeros((counts.shape[0], size), dtype)
+        self.warm = False
+        self._spool: Spool | None = None
+        self._topics = np.zeros((0, kernels.REMEMBERED), np.uint16)
+        self._amounts = np.zeros((0, kernels.REMEMBERED), dtype)
+        self.blocks = list(self._lay_out(max(1, BLOCK_BYTES // (size * self.dtype.itemsize))))
+
+    def _lay_out(self, pairs: int) -> Iterator[Block]:
+        first, documents = 0, self.shape[0]
+        while first < documents:
+            last = int(np.searchsorted(self.starts, self.starts[first] + pairs, side="right")) - 1
+            last = min(max(last, first + 1), documents)
+            begin, end = self.starts[first], self.starts[last]
+            order = np.argsort(self.words[begin:end], kind="stable")
+            words, counts = np.unique(self.words[begin:end], return_counts=True)
+            word_starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+            yield Block(
+                first,
+                last,
+                int(begin),
+                cut(self.starts, first, last, PARTS),
+                words,
+                word_starts,
+                order.astype(np.int32 if order.size < 2**31 else np.int64),
+                cut(word_starts, 0, len(words), PARTS),
+            )
+            first = last
+
+    def _remembered(self) -> tuple[np.ndarray, np.ndarray]:
+        if len(self._topics) != len(self.words):
+            self._topics = np.zeros((len(self.words), kernels.REMEMBERED), np.uint16)
+            self._amounts = np.zeros((len(self.words), kernels.REMEMBERED), self.dtype)
+        return self._topics, self._amounts
+
+    def work_array(self) -> np.ndarray:
+        largest = max((int(self.starts[b.last]) - b.offset for b in self.blocks), default=0)
+        return np.empty((largest, self.size), self.dtype)
+
+    def collect(self, topics: Topics, workers: Workers, sweeps: int, tol: float, leave_out: bool = True) -> Statistics:
+        """One pass of the collapsed E-step, started where the last one ended."""
+        remembered, amounts = self._remembered()
+        tables = np.zeros((self.shape[1], self.size))
+        evidence = np.zeros(self.shape[0])
+        terms = []
+        out = self.work_array()
+        for block in self.blocks:
+            sums = np.zeros((len(block.document_cuts) - 1, 2, self.size))
+            shared = (self.starts, self.words, self.counts, topics.eta, topics.alpha, topics.total, topics.bursty)
+            held = (topics.share, topics.floor, leave_out and self.warm, remembered, amounts, self.state, self.warm)
+            run = (sweeps, tol, True, out, evidence)
+            calls = [
+                (a, b, block.offset, *shared, *held, *run, sums[i, 0], sums[i, 1])
+                for i, (a, b) in enumerate(pairwise(block.document_cuts))
+            ]
+            workers.run(kernels.collapsed, calls)
+            terms.append(sums.sum(axis=0))
+            self._gather(block, out, tables, workers)
+        self.warm = True
+        alpha_tables, total_terms = np.sum(terms, axis=0) if terms else np.zeros((2, self.size))
+        evidence = self._per_token(evidence, topics, 0, self.shape[0])
+        return self._statistics(topics, tables, total_terms, alpha_tables, float(evidence.sum()))
+
+    def _per_token(self, evidence: np.ndarray, topics: Topics, first: int, last: int) -> np.ndarray:
+        """From the kernel's weights to log probabilities of the tokens in their order, for documents ``first:last``."""
+        lengths = self.lengths[first:last]
+        logs = lengths * np.log(topics.alpha.sum(dtype=float) + np.maximum(lengths - 1.0, 0.0))
+        if topics.bursty:
+            return evidence - logs + self.log_orders[first:last]
+        return evidence - logs
+
+    def collect_meanfield(self, topics: Topics, workers: Workers, sweeps: int, tol: float) -> Statistics:
+        """One pass of the mean-field E-step; `evidence` is the bound at the topics given, before their update."""
+        tables = np.zeros((self.shape[1], self.size))
+        terms = []
+        bound = np.zeros(self.shape[0])
+        if self._spool is None:
+            self._spool = Spool()
+        statistic = self.work_array()
+        for number, block in enumerate(self.blocks):
+            shape = (int(self.starts[block.last]) - block.offset, self.size)
+            out = self._spool.get(number, shape, self.dtype) if self.warm else np.empty(shape, self.dtype)
+            sums = np.zeros((len(block.document_cuts) - 1, 2, self.size))
+            shared = (self.starts, self.words, self.counts, topics.eta, topics.alpha, topics.total, topics.bursty)
+            run = (self.state, self.warm, sweeps, tol, True, out, statistic, bound)
+            calls = [
+                (a, b, block.offset, *shared, *run, sums[i, 0], sums[i, 1])
+                for i, (a, b) in enumerate(pairwise(block.document_cuts))
+            ]
+            workers.run(meanfield.mean_field, calls)
+            terms.append(sums.sum(axis=0))
+            self._gather(block, statistic, tables, workers)
+            self._spool.put(number, out, only=len(self.blocks) == 1)
+        self.warm = True
+        alpha_tables, total_terms = np.sum(terms, axis=0) if terms else np.zeros((2, self.size))
+        return self._statistics(topics, tables, total_terms, alpha_tables, float(bound.sum()))
+
+    def infer(
+        self, topics: Topics, workers: Workers, sweeps: int = 100, tol: float = 1e-4, inference: str = "collapsed"
+    ) -> Iterator[tuple[Block, np.ndarray, np.ndarray]]:
+        """Each block with its expected counts (pairs, K) and its documents' evidence, topics held as they are."""
+        out = self.work_array()
+        evidence = np.zeros(self.shape[0])
+        none = (np.zeros((1, kernels.REMEMBERED), np.uint16), np.zeros((1, kernels.REMEMBERED), self.dtype))
+        unused = np.zeros((2, self.size))
+        for block in self.blocks:
+            shared = (self.starts, self.words, self.counts, topics.eta, topics.alpha, topics.total, topics.bursty)
+            run: tuple[Any, ...]
+            pieces = list(pairwise(block.document_cuts))
+            if inference == "meanfield":
+                run = (self.state, False, sweeps, tol, False, out, out, evidence, unused[0], unused[1])
+                workers.run(meanfield.mean_field, [(a, b, block.offset, *shared, *run) for a, b in pieces])
+            else:
+                held = (topics.share, topics.floor, False, *none, self.state, False)
+                run = (sweeps, tol, False, out, evidence, unused[0], unused[1])
+                workers.run(kernels.collapsed, [(a, b, block.offset, *shared, *held, *run) for a, b in pieces])
+                whole = self._per_token(evidence[block.first : block.last], topics, block.first, block.last)
+                evidence[block.first : block.last] = whole
+            yield block, out, evidence[block.first : block.last]
+
+    def _gather(self, block: Block, out: np.ndarray, tables: np.ndarray, workers: Workers) -> None:
+        cuts = block.word_cuts
+        calls = [(a, b, block.words, block.word_starts, block.order, out, tables) for a, b in pairwise(cuts)]
+        workers.run(kernels.gather, calls)
+
+    def _statistics(
+        self, topics: Topics, tables: np.ndarray, total_terms: np.ndarray, alpha_tables: np.ndarray, evidence: float
+    ) -> Statistics:
+        alpha_terms = special.length_terms(float(topics.alpha.sum(dtype=float)), self.lengths)
+        return Statistics(
+            tables, total_terms, alpha_tables, alpha_terms, evidence, float(self.lengths.sum()), self.shape[0]
+        )
+
+
+def make_topics(
+    tables: np.ndarray,
+    base: np.ndarray,
+    strength: float,
+    total: np.ndarray,
+    alpha: np.ndarray,
+    bursty: bool,
+    dtype: Any,
+) -> Topics:
+    """Topics whose directions are `tables` smoothed towards `base`, with concentrations `total`."""
+    mass = tables.sum(axis=0) + strength
+    share = (total if bursty else np.ones_like(total)) / mass
+    eta = np.empty(tables.shape, dtype)
+    np.multiply(tables, share, out=eta, casting="same_kind")
+    eta += (strength * base)[:, None] * share
+    np.maximum(eta, LEAST_ETA, out=eta)
+    as_kernel = [np.ascontiguousarray(value, dtype) for value in (total, alpha, share, strength * base)]
+    return Topics(eta, as_kernel[0], as_kernel[1], bursty, as_kernel[2], as_kernel[3], float(strength))
+
+
+def update(
+    topics: Topics,
+    found: Statistics,
+    workers: Workers,
+    smoothing: float | None,
+    fit_alpha: bool,
+    base: np.ndarray | None = None,
+    step: float = 1.0,
+) -> Topics:
+    r"""The M-step on the collapsed terms: Minka's fixed point for α, each :math:`\sum_w \eta_{kw}` and the directions.
+
+    A topic's direction is smoothed towards what all topics together use (every word alike in plain LDA). `smoothing` is
+    that prior's strength in tables; None fits it, again by Minka's step. With a single topic there is nothing to
+    smooth towards but itself, and the update is maximum likelihood. A given `base` (summing to one) stays as it is,
+    which together with a given `smoothing` and a `step` of one makes the update an ascent of bound plus log prior.
+    """
+    tables = found.tables
+    words = len(tables)
+    if base is not None:
+        pass
+    elif topics.bursty:
+        base = np.maximum(tables.sum(axis=1), UNSEEN)
+        base /= base.sum()
+    else:
+        base = np.full(words, 1.0 / words)
+    strength = topics.strength if smoothing is None else smoothing
+    if smoothing is None and tables.any():
+        cuts = np.unique(np.linspace(0, words, PARTS + 1).astype(int))
+        sums = np.zeros((len(cuts) - 1, 1))
+        workers.run(
+            kernels.smoothing_terms,
+            [(a, b, tables, base, strength, sums[i]) for i, (a, b) in enumerate(pairwise(cuts))],
+        )
+        denominator = special.length_terms(strength, tables.sum(axis=0))
+        strength = float(np.clip(sums.sum() / denominator, 1e-3, 1e9))
+    total = topics.total.astype(float)
+    if topics.bursty:
+        mass = tables.sum(axis=0)
+        used = found.total_terms > 1e-10
+        total[used] *= (mass[used] / found.total_terms[used] / total[used]) ** step
+        total = np.clip(total, LEAST_CONCENTRATED, MOST_CONCENTRATED)
+    alpha = topics.alpha.astype(float)
+    if fit_alpha and found.alpha_terms > 0:
+        alpha = np.clip(found.alpha_tables / found.alpha_terms, 1e-5, 1e3)
+    return make_topics(tables, base, strength, total, alpha, topics.bursty, topics.eta.dtype)

@@ -1,0 +1,38 @@
+"""Are an estimator's parameters usable? Checked when a fit begins, as scikit-learn asks."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from robustly.errors import FitError
+
+
+def check_settings(model: Any) -> None:
+    """Refuse parameters that cannot be meant, before any work is done."""
+    if model.inference not in ("collapsed", "meanfield"):
+        raise FitError(f'inference="{model.inference}" is not known. Choose "collapsed" or "meanfield".')
+    for name, low in (("n_components", 1), ("max_iter", 1), ("sweeps", 1)):
+        value = getattr(model, name)
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
+            raise FitError(f"{name} is {value!r}; a whole number from {low} up was expected.")
+    if model.n_components > 65535:
+        raise FitError(f"n_components is {model.n_components}; at most 65535 topics can be told apart here.")
+    if model.n_jobs is not None and (not isinstance(model.n_jobs, Integral) or model.n_jobs == 0):
+        raise FitError(f"n_jobs is {model.n_jobs!r}; a number of threads, -1 or None (all) was expected.")
+    for name in ("alpha", "smoothing", "total_samples"):
+        value = getattr(model, name)
+        if value is not None and not (isinstance(value, Real) and 0 <= float(value) < np.inf):
+            raise FitError(f"{name} is {value!r}; a number from 0 up, or None, was expected.")
+    if model.alpha is not None and model.alpha == 0:
+        raise FitError("alpha is 0, which lets no document use any topic. Give a number above 0, or None.")
+    if not isinstance(model.tol, Real) or not float(model.tol) >= 0:
+        raise FitError(f"tol is {model.tol!r}; a number from 0 up was expected.")
+    if not 0.5 <= model.learning_decay <= 1.0:
+        raise FitError(f"learning_decay is {model.learning_decay!r}; between 0.5 and 1 online learning settles.")
+    if not model.learning_offset >= 1.0:
+        raise FitError(f"learning_offset is {model.learning_offset!r}; a number from 1 up was expected.")
+    if model.validation_fraction is not None and not 0 < model.validation_fraction < 1:
+        raise FitError(f"validation_fraction is {model.validation_fraction!r}; between 0 and 1 was expected.")
