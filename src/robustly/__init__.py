@@ -35,8 +35,10 @@ _HOMES = {
     "Quadrature": "approx",
     "QMC": "approx",
     "GaussianVI": "approx",
+    "LDA": "topics",
+    "RobustLDA": "topics",
 }
-_MODULES = ("approx", "errors", "fit", "localized", "model", "persist", "predict", "report", "rows")
+_MODULES = ("approx", "errors", "fit", "localized", "model", "persist", "predict", "report", "rows", "topics")
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from robustly.errors import RobustlyError
+from robustly.topics.commands import app as topics_app
 
 app = typer.Typer(
     help="Robust Bayesian modelling: fit a model in which every row may differ, and see what does not belong.",
@@ -16,6 +17,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+app.add_typer(topics_app, name="topics")
 
 
 @app.callback()

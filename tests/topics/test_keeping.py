@@ -105,17 +105,17 @@ def test_plain_models_without_words_from_the_shell(few, tmp_path):
 def test_the_shell_is_told_in_one_line(few, tmp_path):
     (tmp_path / "bad.ldac").write_text("1 0:1\n2 0:1\n")
     done = run.invoke(app, ["fit", str(tmp_path / "bad.ldac"), "--out", str(tmp_path / "m")])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "line 2" in done.output
     assert "Traceback" not in done.output
     assert not (tmp_path / "m").exists()
     done = run.invoke(app, ["show", str(tmp_path / "nothing")])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "there is no file" in done.output
     (tmp_path / "file").write_text("")
     corpus = Corpus.from_matrix(few).write(tmp_path / "docs.ldac")
     done = run.invoke(app, ["fit", str(corpus), "--out", str(tmp_path / "file" / "m")])
-    assert done.exit_code == 1
+    assert done.exit_code == 2
     assert "cannot make the folder" in done.output
 
 

@@ -30,7 +30,7 @@ class Inference(StrEnum):
 
 
 def _told(command: Callable[..., None]) -> Callable[..., None]:
-    """An error of ours is one line on stderr and exit code 1, not a traceback."""
+    """An error of ours is one line on stderr and exit code 2, not a traceback."""
 
     @wraps(command)
     def run(*args: Any, **options: Any) -> None:
@@ -38,7 +38,7 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
             command(*args, **options)
         except RobustlyError as error:
             typer.echo(f"{type(error).__name__}: {error}", err=True)
-            raise typer.Exit(1) from None
+            raise typer.Exit(2) from None
 
     return run
 
