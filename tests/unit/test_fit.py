@@ -268,3 +268,18 @@ def test_row_models_given_directly_are_fitted(rng):
     fit = rb.fit_rows(counts, {"y": y})
     a, b = fit.parameters["shape"], fit.parameters["rate"]
     np.testing.assert_allclose(fit.evidence, stats.nbinom(a, b / (1 + b)).logpmf(y), atol=1e-6)
+
+
+def test_the_program_runs_in_a_users_own_precision_and_under_jit(data):
+    program = rb.localize(poisson, "b").program  # not fitted before: read with stand-ins for the traced data
+
+    @jax.jit
+    def log_density(x, y):
+        values = {"w": jnp.zeros(2), "b.loc": 0.0, "b.scale": 1.0, "b": jnp.zeros(150)}
+        return numpyro.infer.util.log_density(program, (x, y), {}, values)[0]
+
+    found = log_density(*data)
+    assert found.dtype == jnp.float32
+    prior = stats.norm(0, 10).logpdf(0) * 2 + stats.norm(0, 10).logpdf(0) + stats.lognorm(2.0).logpdf(1.0)
+    rows = stats.norm.logpdf(0) + stats.poisson(1.0).logpmf(data[1])
+    assert float(found) == pytest.approx(prior + rows.sum(), rel=1e-5)

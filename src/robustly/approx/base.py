@@ -56,6 +56,20 @@ class Approximation(ABC):
             return each(None, state, basis)
         return logsumexp(jax.vmap(each)(jnp.asarray(model.latents), state, basis))
 
+    def anchor(self, model: RowModel, centre: Any, row: Any, state: Any) -> Any:
+        """What :meth:`evidence_around` needs of a row, settled at the parameters `centre`."""
+        each = lambda z, s: self._anchor(model, centre, row, z, s)
+        if model.latents is None:
+            return each(None, state)
+        return jax.vmap(each)(jnp.asarray(model.latents), state)
+
+    def evidence_around(self, model: RowModel, vector: Any, row: Any, anchor: Any) -> Any:
+        """log p(row) at parameters not far from where the anchor was set; cheap and smooth."""
+        each = lambda z, a: self._evidence_around(model, vector, row, z, a)
+        if model.latents is None:
+            return each(None, anchor)
+        return logsumexp(jax.vmap(each)(jnp.asarray(model.latents), anchor))
+
     def expected(self, model: RowModel, vector: Any, at: Any, row: Any, state: Any) -> Any:
         """EM's objective for one row: E log p(row, local | vector) under the posterior held at `at`."""
         if model.latents is None:
@@ -93,6 +107,12 @@ class Approximation(ABC):
 
     def _evidence_twice(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any, basis: Any) -> Any:
         return self._evidence(model, vector, row, z, state)[0]
+
+    def _anchor(self, model: RowModel, centre: Any, row: Any, z: Any, state: Any) -> Any:
+        return state
+
+    def _evidence_around(self, model: RowModel, vector: Any, row: Any, z: Any, anchor: Any) -> Any:
+        return self._evidence(model, vector, row, z, anchor)[0]
 
     @abstractmethod
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any: ...

@@ -49,6 +49,20 @@ class PointRule(Approximation):
         change = jnp.where(seen, joint - lax.stop_gradient(joint), 0.0)
         return logsumexp(jnp.where(seen, weight, -jnp.inf) + change)
 
+    def _anchor(self, model: RowModel, centre: Any, row: Any, z: Any, state: Any) -> Any:
+        # The points stay where they are as local values, whatever the parameters do to the whitened coordinate: a row
+        # that says much about its local keeps it when the prior moves.
+        u, weight = self._evidence(model, centre, row, z, state)[1]
+        theta = model.parameters.natural(centre)
+        local = jax.vmap(lambda point: model.local(point, theta, row)[0])(u)
+        density = jax.vmap(lambda value: model.log_density(value, theta, row, z))(local)
+        return local, jnp.where(jnp.isfinite(weight), weight - density, -jnp.inf)
+
+    def _evidence_around(self, model: RowModel, vector: Any, row: Any, z: Any, anchor: Any) -> Any:
+        local, offset = anchor
+        theta = model.parameters.natural(vector)
+        return logsumexp(offset + jax.vmap(lambda value: model.log_density(value, theta, row, z))(local))
+
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)
         held = lambda u: model.log_joint(u, then, row, z)

@@ -222,7 +222,7 @@ class Fit:
         """How much the log likelihood changes when every row is integrated with twice the points, in nats."""
         return self._need("integration_error").integration_error()
 
-    def sample_posterior(self, num_samples: int, *, key: Any, num_warmup: int = 300, num_chains: int = 1) -> Any:
+    def sample_posterior(self, num_samples: int, *, key: Any, num_warmup: int = 100, num_chains: int = 1) -> Any:
         """Draws of hyperparameters and shared values by NUTS, with every row's own value integrated out."""
         return self._need("sample_posterior").sample_posterior(num_samples, key, num_warmup, num_chains)
 

@@ -114,6 +114,8 @@ class Localized:
         self.request = request
         self.approx = approx
         self._programs: list[tuple[Program, RowModel, str]] = []
+        # Programs read with stand-ins for data that were not known: good for sampling, not checked enough for fitting.
+        self.stand_ins: list[Program] = []
         # Compiled samplers by program, so that a second call starts at once.
         self.compiled: dict[Any, Any] = {}
 

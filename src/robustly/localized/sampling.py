@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -12,8 +13,9 @@ import numpyro
 import numpyro.distributions as dist
 
 from robustly.model import hyper
-from robustly.model.arguments import read_arguments
+from robustly.model.arguments import Arguments, read_arguments
 from robustly.model.program import Program
+from robustly.precision import double_precision
 
 if TYPE_CHECKING:
     from robustly.localized.model import Localized
@@ -50,14 +52,22 @@ def as_numpyro(owner: Localized) -> Callable[..., None]:
     return program
 
 
-def _read(owner: Localized, arguments: Any) -> Program:
-    """The program behind the call, read from concrete data or from a call that was fitted before."""
+def _read(owner: Localized, arguments: Arguments) -> Program:
+    """The program behind the call: one that was read before, or read now, under ``jit`` with stand-ins for the data."""
     from robustly.localized.model import _same_kind
 
-    for known, _, _ in owner._programs:
+    for known in (*(program for program, _, _ in owner._programs), *owner.stand_ins):
         if _same_kind(known, arguments, values=False):
             return known
-    return owner._program(arguments)[0]
+    with jax.ensure_compile_time_eval(), double_precision():
+        if not any(isinstance(leaf, jax.core.Tracer) for leaf in arguments.leaves):
+            return owner._program(arguments)[0]
+        leaves = tuple(
+            np.ones(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, jax.core.Tracer) else leaf
+            for leaf in arguments.leaves
+        )
+        owner.stand_ins.append(Program(owner.request, replace(arguments, leaves=leaves)))
+        return owner.stand_ins[-1]
 
 
 def _draw_hyperparameters(read: Program) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def arguments(prior: Any) -> tuple[dict[str, Argument], dict[str, str]]:
         elif constraints.is_dependent(limit):
             held[name] = "its constraint depends on another argument"
         else:
-            free[name] = Argument(value, limit)
+            free[name] = Argument(value if isinstance(value, jax.core.Tracer) else np.asarray(value), limit)
     return free, held
 
 

@@ -58,7 +58,7 @@ class Program:
         self.counts_rows = tuple(
             type(leaf) is int and leaf == size and not row for leaf, row in zip(arguments.leaves, self.is_row)
         )
-        self.first_row = tuple(jnp.asarray(leaf[0]) for leaf, row in zip(arguments.leaves, self.is_row) if row)
+        self.first_row = tuple(np.asarray(leaf[0]) for leaf, row in zip(arguments.leaves, self.is_row) if row)
         self.trace = self._first_trace()
         self.sites = sort_sites(self.trace, request.sites, self.plate)
         self._refuse_outside()
@@ -129,7 +129,8 @@ class Program:
             raise LocalizeError(f'observed sites {names(stray)} stand outside plate "{self.plate}". Move them into it.')
 
     def _values(self, chosen: Sequence[str]) -> dict[str, Any]:
-        return {name: self.trace[name]["value"] for name in chosen}
+        # Plain arrays take the precision of whatever runs them; a NumPyro user's own sampler may be in single.
+        return {name: np.asarray(self.trace[name]["value"]) for name in chosen}
 
     def _probe(self) -> tuple[dict[str, set[str]], dict[str, Any]]:
         """Which prior arguments move with other sites or with the row, and which shared priors move with a local."""
@@ -337,7 +338,7 @@ class Program:
 
         def catch(prior: Any) -> Any:
             found["prior"] = prior
-            return self.trace[site]["value"]
+            return np.asarray(self.trace[site]["value"])
 
         rest = {**self._values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
         self.trace_row(row, {**rest, site: catch}, theta)
