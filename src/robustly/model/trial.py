@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from robustly.model.program import Program
 
 CHECKED_ROWS = 48
+# Rows whose observations are looked at together: a million at once would need a copy of the data for every step.
+LOOKED_AT = 65_536
 
 
 def check_traceable(program: Program) -> None:
@@ -109,11 +112,19 @@ def _check_filled(program: Program, rows: Any, values: Mapping[str, Any]) -> Non
 
 def check_support(program: Program, arguments: Arguments) -> None:
     """Every observed value must be possible; name the first row that is not."""
-    trace = program.full_trace(arguments)
     n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, program.is_row) if row)
-    size = trace[program.plate]["args"][0]
-    if size != n:
-        raise LocalizeError(f'plate "{program.plate}" has size {size}, but the data have {n} rows.')
+    for start in range(0, n, LOOKED_AT):
+        count = min(LOOKED_AT, n - start)
+        some = [
+            leaf[start : start + count] if row else count if counts else leaf
+            for leaf, row, counts in zip(arguments.leaves, program.is_row, program.counts_rows)
+        ]
+        trace = program.full_trace(replace(arguments, leaves=tuple(some)))
+        check_plate(trace[program.plate], count)
+        _refuse_impossible(program, trace, start)
+
+
+def _refuse_impossible(program: Program, trace: Trace, start: int) -> None:
     for name in program.sites.observed:
         site = trace[name]
         fn, value = site["fn"], site["value"]
@@ -123,7 +134,7 @@ def check_support(program: Program, arguments: Arguments) -> None:
             continue
         batch = np.broadcast_to(possible, fn.batch_shape) if fn.batch_shape else possible
         place = tuple(int(i) for i in np.argwhere(~batch)[0])
-        row = place[_row_axis(site, program.plate)] if place else 0
+        row = start + (place[_row_axis(site, program.plate)] if place else 0)
         seen = np.asarray(jnp.broadcast_to(value, fn.batch_shape + fn.event_shape))[place]
         kind = type(hyper.core(fn)[0]).__name__.removesuffix("Probs").removesuffix("Logits")
         raise SupportError(

@@ -121,6 +121,7 @@ def _surprise_plot(robust: Any, plain: Any, index: np.ndarray, unit: str) -> str
     axes.plot(index, plain.surprise, "o", ms=3.5, color="#b0563b", label="classical")
     axes.plot(index, robust.surprise, "o", ms=3.5, color="#2f6f8f", label="robust")
     axes.set(xlabel=unit, ylabel="surprise (−log density)")
+    axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     buffer = io.BytesIO()
@@ -136,7 +137,7 @@ def _page(parts: list[tuple[str, str, str]]) -> str:
     )
     style = (
         "body{font:16px/1.5 system-ui,sans-serif;max-width:46rem;margin:2rem auto;padding:0 1rem;color:#222}"
-        "pre{overflow-x:auto;background:#f6f5f2;padding:.8rem;font-size:.85rem}img{width:100%;height:auto}"
+        "pre{overflow-x:auto;white-space:pre-wrap;background:#f6f5f2;padding:.8rem;font-size:.85rem}img{width:100%;height:auto}"
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
