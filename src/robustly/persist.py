@@ -27,6 +27,7 @@ VERSION = 1
 # kind of result -> "module:function" that rebuilds it from (meta, arrays, **context)
 KINDS: dict[str, str] = {
     "fit": "robustly.fit.result:from_saved",
+    "conjugate": "robustly.conjugate.result:from_saved",
 }
 
 

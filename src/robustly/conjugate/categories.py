@@ -1,0 +1,417 @@
+r"""Counts over categories, each row with shares of its own: the Dirichlet-multinomial (Pólya) law.
+
+The search is Minka's (2000): Newton steps on log concentrations, whose curvature is a diagonal plus one rank and is
+solved in linear time; where a Newton step cannot be trusted, his fixed point, which never goes down, takes its place.
+Only distinct (category, count) pairs and row totals enter, so sparse tables cost what their non-zeros cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import gammaln, xlogy
+from numpyro.distributions import constraints
+from scipy import sparse, stats
+
+from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta
+from robustly.conjugate.gammas import log_rising
+from robustly.conjugate.normal import INF
+from robustly.conjugate.table import Table, read_counts, read_matrix
+from robustly.errors import DataError, ModelError, SupportError
+from robustly.fit.newton import Optimum
+from robustly.fit.outcome import Outcome, warn_unless_converged
+from robustly.precision import in_double_precision
+from robustly.rows.arrays import pad, read_weights
+
+HELD = -1e30
+"""Curvature of a concentration that is held at its floor: it has no uncertainty of its own."""
+STEPS = 500
+
+
+class SparseColumn:
+    """Rows of a sparse table that become dense only a chunk at a time."""
+
+    ndim = 2
+
+    def __init__(self, matrix: Any) -> None:
+        self.matrix = sparse.csr_array(matrix)
+        self.shape = self.matrix.shape
+        self.dtype = np.dtype(float)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, place: Any) -> np.ndarray:
+        return self.matrix[place].toarray().astype(float)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return self.matrix.toarray().astype(dtype or float)
+
+
+@dataclass(frozen=True)
+class DirichletMultinomial(ConjugatePair):
+    r"""Counts with shares of their own: :math:`p_i \sim \mathrm{Dirichlet}(\alpha),\; x_i \sim \mathrm{Multinomial}(n_i, p_i)`.
+
+    Words in documents, alleles in populations, species in samples: counts that come in bursts. If rows do not differ,
+    the concentrations run to infinity and `fit` returns the multinomial and says so. A category that no row shows has
+    no best concentration above 0: it is held at `floor`, and a note says which.
+
+    Args:
+        floor: the concentration of a category that never occurs.
+    """
+
+    floor: float = 1e-6
+
+    local: ClassVar[str] = "shares"
+    support: ClassVar[str] = "vector"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.floor < 1:
+            raise ModelError(f"DirichletMultinomial(floor={self.floor}): floor lies between 0 and 1.")
+
+    def fit(
+        self,
+        counts: Any,
+        *,
+        method: str = "direct",
+        weights: Any = None,
+        hyperprior: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Fit the concentrations.
+
+        Args:
+            counts: whole numbers from 0, shape (rows, categories); a NumPy array, a frame, or a scipy sparse matrix.
+            method, weights, hyperprior: as in :meth:`BetaBinomial.fit`; ``hyperprior={"concentration": ...}`` or
+                ``method="em"`` use the general search, which suits up to a few hundred categories.
+        """
+        column = self.read(counts)["counts"]
+        return self._search(column, method, weights, hyperprior)
+
+    @in_double_precision
+    def _search(self, column: Any, method: str, weights: Any, hyperprior: Any) -> Any:
+        from robustly.conjugate.result import boundary_fit, interior_fit
+        from robustly.conjugate.search import Penalty, classical_value, engine_of, fit_pair, noise
+
+        weight = read_weights(weights, len(column))
+        table = Table({"counts": column}, weight, None, weight)
+        if method != "direct" or hyperprior:
+            return fit_pair(self, table, method, hyperprior)
+        engine = engine_of(self, table.columns)
+        classical = self.classical(table)
+        polya = Polya(column, weight, self.floor)
+        if classical.why:
+            return boundary_fit(engine, table, classical, classical.why, 1)
+        optimum = polya.climb(self.start(table)["concentration"], short=classical.score <= 0)
+        below = classical_value(classical, table)
+        if optimum.value <= below + noise(below):
+            return boundary_fit(engine, table, classical, "", len(optimum.history))
+        if classical.score <= 0:
+            optimum = polya.climb(np.exp(optimum.vector), short=False)
+        fit = interior_fit(engine, table, Penalty(engine, None), optimum)
+        warn_unless_converged(fit.outcome)
+        return fit
+
+    def read(self, counts: Any, trials: Any = None) -> dict[str, Any]:
+        if counts is None:
+            given = [1] if trials is None else np.atleast_1d(trials)
+            return {"trials": read_counts("trials", given, what="trials")}
+        column: Any
+        if sparse.issparse(counts):
+            column = SparseColumn(counts)
+            values, width = column.matrix.data, column.shape[1]
+            bad = ~np.isfinite(values) | (values < 0) | (values != np.floor(values))
+            if bad.any():
+                row = int(np.searchsorted(column.matrix.indptr, np.flatnonzero(bad)[0], side="right")) - 1
+                raise SupportError(f"counts hold {values[bad][0]} in row {row}, but counts are whole numbers from 0.")
+            column.matrix.eliminate_zeros()
+            total = values.sum()
+        else:
+            column = read_matrix("counts", counts)
+            width = column.shape[1]
+            bad = np.argwhere((column < 0) | (column != np.floor(column)))
+            if len(bad):
+                row, place = bad[0]
+                raise SupportError(
+                    f"counts hold {column[row, place]} in row {row}, column {place}, but counts are whole numbers from 0. "
+                    "Correct or drop that row."
+                )
+            total = column.sum()
+        if len(column) == 0:
+            raise DataError("there are no rows to fit: the data are empty.")
+        if width < 2:
+            raise DataError("counts have one column, but shares need at least two categories.")
+        if total == 0:
+            raise DataError("all counts are 0, so they say nothing about shares. Check the table.")
+        return {"counts": column}
+
+    def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        return {"concentration": (constraints.positive, (columns["counts"].shape[1],))}
+
+    def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
+        return (theta["concentration"],)
+
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+        return jnp.sum(gammaln(eta[0])) - gammaln(jnp.sum(eta[0]))
+
+    def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
+        return (row["counts"],)
+
+    def log_base(self, theta: Theta, row: Columns) -> Any:
+        return gammaln(jnp.sum(row["counts"]) + 1.0) - jnp.sum(gammaln(row["counts"] + 1.0))
+
+    def evidence(self, theta: Theta, row: Columns) -> Any:
+        alpha, x = theta["concentration"], row["counts"]
+        return jnp.sum(log_rising(alpha, x)) - log_rising(jnp.sum(alpha), jnp.sum(x)) + self.log_base(theta, row)
+
+    def derived(self, theta: Theta) -> dict[str, Any]:
+        total = jnp.sum(theta["concentration"])
+        return {"total": total, "mean": theta["concentration"] / total}
+
+    def law(self, eta: tuple[Any, ...]) -> Any:
+        return DirichletLaw(eta[0])
+
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+        return stats.multinomial(np.sum(columns["counts"], axis=-1), local)
+
+    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+        return PolyaLaw(columns["trials"], np.asarray(theta["concentration"]))
+
+    def raw(self, theta: Theta, columns: Columns) -> Any:
+        total = columns["counts"].sum(axis=1, keepdims=True)
+        return columns["counts"] / np.maximum(total, 1.0)
+
+    def tails(self, theta: Theta | None, columns: Columns, classical: Classical | None) -> np.ndarray:
+        raise ModelError("counts over categories have no single tail. Look at fit.surprise, or test one column.")
+
+    def start(self, table: Table) -> dict[str, Any]:
+        mean, total, over, room = _moments(table)
+        rho = over / room if room > 0 else 0.0
+        size = 1.0 / rho - 1.0 if 1e-7 < rho < 0.98 else 0.02 if rho >= 0.98 else 100.0
+        return {"concentration": np.maximum(np.clip(size, 1e-3, 1e7) * mean, self.floor)}
+
+    def classical(self, table: Table) -> Classical:
+        mean, total, over, room = _moments(table)
+        why = ""
+        if room == 0:
+            why = (
+                "no row counts more than one thing, which carries no information on heterogeneity: the multinomial is "
+                "returned."
+            )
+        elif np.sum(mean > 0) == 1:
+            why = f"only category {int(np.argmax(mean))} occurs: no heterogeneity can be seen, and its share is 1."
+        return Classical(
+            {"mean": mean}, {"concentration": np.where(mean > 0, INF, 0.0)}, over / room if room > 0 else 0.0,
+            lambda values, row: jnp.sum(xlogy(row["counts"], values["mean"])) + self.log_base({}, row),
+            lambda values, columns: PolyaLaw(columns["trials"], np.asarray(values["mean"]), limit=True),
+            lambda values, columns: np.asarray(values["mean"]), {"total": INF, "mean": mean}, why,
+        )  # fmt: skip
+
+    def boundary_shape(self, table: Table, classical: Classical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Free logits of the shares that occur: the shares themselves add up to one and are not free."""
+        mean = np.asarray(classical.values["mean"])
+        seen = np.flatnonzero(mean > 0)
+        free = mean[seen[:-1]]
+        jacobian = np.zeros((len(mean), len(free)))
+        jacobian[seen] = np.vstack([np.diag(free), np.zeros(len(free))]) - np.outer(mean[seen], free)
+        total = _moments(table)[1]
+        curve = -total * (np.diag(free) - np.outer(free, free))
+        return np.log(free / mean[seen[-1]]), jacobian, curve
+
+    def settle(self, table: Table, theta: dict[str, Any]) -> str | None:
+        never = np.flatnonzero(_moments(table)[0] == 0)
+        if not never.size:
+            return None
+        listed = ", ".join(map(str, never[:10])) + (" …" if never.size > 10 else "")
+        return (
+            f"{never.size} of {len(theta['concentration'])} categories never occur (column {listed}); their best "
+            f"concentration is 0, and they are held at the floor of {self.floor:g}."
+        )
+
+
+def _moments(table: Table) -> tuple[np.ndarray, float, float, float]:
+    """Pooled shares, the grand total, and how much more alike the things of a row are than by chance."""
+    column, w = table.columns["counts"], table.weight
+    plain = column.matrix if isinstance(column, SparseColumn) else column
+    sums = np.asarray(w @ plain)
+    total = float(sums.sum())
+    mean = sums / total
+    inverse = np.divide(1.0, mean, out=np.zeros_like(mean), where=mean > 0)
+    n = np.asarray(plain.sum(axis=1)).ravel()
+    pairs = np.asarray(w @ (plain * (plain - 1.0) if not sparse.issparse(plain) else plain.multiply(plain) - plain))
+    room = float(w @ (n * (n - 1.0))) * max(int(np.sum(mean > 0)) - 1, 1)
+    return mean, total, float(pairs @ inverse) - float(w @ (n * (n - 1.0))), room
+
+
+class Polya:
+    """The evidence of a table as a function of concentrations, from distinct (category, count) pairs and totals."""
+
+    def __init__(self, column: Any, weight: np.ndarray, floor: float) -> None:
+        table = sparse.coo_array(column.matrix if isinstance(column, SparseColumn) else column)
+        table.eliminate_zeros() if hasattr(table, "eliminate_zeros") else None
+        rows, categories = table.coords
+        counts = table.data.astype(np.int64)
+        self.width, self.floor = column.shape[1], floor
+        key = categories.astype(np.int64) * (int(counts.max(initial=0)) + 1) + counts
+        distinct, place = np.unique(key, return_inverse=True)
+        times = np.bincount(place, weights=weight[rows], minlength=len(distinct))
+        totals = np.bincount(rows, weights=counts, minlength=len(weight))
+        sizes, where = np.unique(totals, return_inverse=True)
+        size_times = np.bincount(where, weights=weight)
+        base = int(counts.max(initial=0)) + 1
+        size = 1 << max(int(len(distinct) - 1).bit_length(), 5)
+        self.category = pad(distinct // base, size)
+        self.count = pad((distinct % base).astype(float), size)
+        self.times = pad(times, size, 0.0)
+        wide = 1 << max(int(len(sizes) - 1).bit_length(), 5)
+        self.size, self.size_times = pad(sizes.astype(float), wide), pad(size_times, wide, 0.0)
+        self.seen = np.bincount(self.category, weights=self.times, minlength=self.width) > 0
+        from scipy.special import gammaln as log_gamma
+
+        self.constant = float(size_times @ log_gamma(sizes + 1.0) - times @ log_gamma((distinct % base) + 1.0))
+
+    def terms(self, alpha: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, float, float]:
+        """Value; first and second derivatives by category; first and second derivative in the total."""
+        given = (alpha, alpha.sum(), self.category, self.count, self.times, self.size, self.size_times)
+        found = [np.asarray(part) for part in _polya_terms(*map(jnp.asarray, given), width=self.width)]
+        return float(found[0]) + self.constant, found[1], found[2], float(found[3]), float(found[4])
+
+    def climb(self, alpha: np.ndarray, *, short: bool) -> Optimum:
+        """Newton in log concentrations, with Minka's fixed point where Newton does not help."""
+        alpha = np.where(self.seen, np.maximum(alpha, self.floor), self.floor)
+        history: list[dict[str, Any]] = []
+
+        def evaluate(at: np.ndarray, size: float) -> Any:
+            found = self.terms(at)
+            history.append({"pass": len(history) + 1, "value": found[0], "expected_gain": np.nan, "step": size})
+            return found
+
+        now = evaluate(alpha, 0.0)
+        outcome = Outcome("max_steps", f"{STEPS} steps were not enough. Look at the data for extreme rows.", STEPS)
+        for _ in range(12 if short else STEPS):
+            value, first, second, whole, bend = now
+            slope = np.where(self.seen, alpha * (first - whole), 0.0)
+            step = _newton_step(alpha, slope, second, bend, self.seen)
+            gain = 0.5 * float(slope @ step) if step is not None else INF
+            history[-1]["expected_gain"] = gain
+            tiny = 1e-11 * max(1.0, 1e-3 * abs(value))
+            tried = None
+            if step is not None and gain >= 0:
+                longest = float(np.max(np.abs(step)))
+                step = step * min(1.0, 3.0 / max(longest, 1e-300))
+                for _ in range(4):
+                    ahead = np.where(self.seen, alpha * np.exp(step), self.floor)
+                    tried = evaluate(ahead, float(np.max(np.abs(step))))
+                    if tried[0] >= value - 1e-13 * max(1.0, abs(value)):
+                        break
+                    tried, step = None, 0.25 * step
+                    if gain <= tiny:
+                        break
+            if tried is None and gain > tiny:
+                ahead = np.where(self.seen, np.maximum(alpha * first / whole, 1e-300), self.floor)
+                tried = evaluate(ahead, float(np.max(np.abs(np.log(ahead / alpha)))))
+            if tried is not None and tried[0] >= value - 1e-13 * max(1.0, abs(value)):
+                alpha, now = ahead, tried
+            if gain <= tiny:
+                outcome = Outcome("converged", f"the evidence is at its top after {len(history)} passes.", len(history))
+                break
+        return Optimum(np.log(alpha), now[0], np.zeros_like(alpha), self.curve(alpha, now), history, outcome)
+
+    def curve(self, alpha: np.ndarray, terms: Any) -> np.ndarray:
+        """Second derivatives in log concentrations."""
+        _, first, second, whole, bend = terms
+        diagonal = np.where(self.seen, alpha**2 * second + alpha * (first - whole), HELD)
+        reach = np.where(self.seen, alpha, 0.0)
+        return np.diag(diagonal) - bend * np.outer(reach, reach)
+
+
+@partial(jax.jit, static_argnames="width")
+def _polya_terms(alpha, total, category, count, times, size, size_times, *, width):  # type: ignore[no-untyped-def]
+    first = lambda a, k: jax.jvp(lambda z: log_rising(z, k), (a,), (jnp.ones_like(a),))[1]  # noqa: E731
+    second = lambda a, k: jax.jvp(lambda z: first(z, k), (a,), (jnp.ones_like(a),))[1]  # noqa: E731
+    each = alpha[category]
+    wide = jnp.broadcast_to(total, size.shape)
+    by_category = lambda values: jax.ops.segment_sum(times * values, category, width)  # noqa: E731
+    value = jnp.dot(times, log_rising(each, count)) - jnp.dot(size_times, log_rising(wide, size))
+    return (
+        value,
+        by_category(first(each, count)),
+        by_category(second(each, count)),
+        jnp.dot(size_times, first(wide, size)),
+        jnp.dot(size_times, second(wide, size)),
+    )
+
+
+def _newton_step(
+    alpha: np.ndarray, slope: np.ndarray, second: np.ndarray, bend: float, seen: np.ndarray
+) -> np.ndarray | None:
+    """−H⁻¹g for H = diag(d) − bend·ααᵀ by Sherman & Morrison; None where H is not negative definite."""
+    down = np.where(seen, -(alpha**2 * second + slope), 1.0)
+    reach = np.where(seen, alpha, 0.0)
+    if not np.all(down > 0):
+        return None
+    left = 1.0 + bend * float(np.sum(reach**2 / down))
+    if not left > 1e-12:
+        return None
+    plain = slope / down
+    return plain - (reach / down) * (bend * float(reach @ plain) / left)
+
+
+class DirichletLaw:
+    """Dirichlet laws by row; deviations and quantiles are those of single shares (betas)."""
+
+    def __init__(self, alpha: np.ndarray) -> None:
+        self.alpha = np.asarray(alpha)
+        self.share = stats.beta(self.alpha, self.alpha.sum(axis=-1, keepdims=True) - self.alpha)
+
+    def mean(self) -> np.ndarray:
+        return self.alpha / self.alpha.sum(axis=-1, keepdims=True)
+
+    def std(self) -> np.ndarray:
+        return self.share.std()
+
+    def ppf(self, level: Any) -> np.ndarray:
+        return self.share.ppf(level)
+
+    def cdf(self, value: Any) -> np.ndarray:
+        return self.share.cdf(value)
+
+    def logpdf(self, value: np.ndarray) -> np.ndarray:
+        return np.array([stats.dirichlet(a).logpdf(value) for a in np.atleast_2d(self.alpha)])
+
+    def rvs(self, size: tuple[int, ...], random_state: np.random.Generator) -> np.ndarray:
+        # Gammas of a small shape underflow to 0; in logs they do not: Gamma(a) = Gamma(a + 1)·U^(1/a).
+        logs = np.log(random_state.gamma(np.broadcast_to(self.alpha + 1.0, size)))
+        logs = logs + np.log(random_state.random(size)) / self.alpha
+        logs = logs - logs.max(axis=-1, keepdims=True)
+        return np.exp(logs) / np.exp(logs).sum(axis=-1, keepdims=True)
+
+
+class PolyaLaw:
+    """Counts of new rows over categories; deviations and quantiles are those of single categories (beta-binomials)."""
+
+    def __init__(self, trials: np.ndarray, alpha: np.ndarray, limit: bool = False) -> None:
+        self.trials, self.alpha, self.limit = np.asarray(trials).astype(int), alpha, limit
+        n = self.trials[:, None]
+        self.column = stats.binom(n, alpha) if limit else stats.betabinom(n, alpha, alpha.sum() - alpha)
+
+    def mean(self) -> np.ndarray:
+        return self.column.mean()
+
+    def std(self) -> np.ndarray:
+        return self.column.std()
+
+    def ppf(self, level: Any) -> np.ndarray:
+        return self.column.ppf(level)
+
+    def cdf(self, value: Any) -> np.ndarray:
+        return self.column.cdf(value)
+
+    def rvs(self, size: tuple[int, ...], random_state: np.random.Generator) -> np.ndarray:
+        shares = np.broadcast_to(self.alpha, size) if self.limit else DirichletLaw(self.alpha).rvs(size, random_state)
+        return random_state.multinomial(np.broadcast_to(self.trials, size[:-1]), shares)
