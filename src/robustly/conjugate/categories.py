@@ -20,7 +20,7 @@ from numpyro.distributions import constraints
 from scipy import sparse, stats
 
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta
-from robustly.conjugate.gammas import log_rising
+from robustly.conjugate.gammas import digamma_rising, log_rising, trigamma_rising
 from robustly.conjugate.normal import INF
 from robustly.conjugate.table import Table, read_counts, read_matrix
 from robustly.errors import DataError, ModelError, SupportError
@@ -205,11 +205,28 @@ class DirichletMultinomial(ConjugatePair):
             )
         elif np.sum(mean > 0) == 1:
             why = f"only category {int(np.argmax(mean))} occurs: no heterogeneity can be seen, and its share is 1."
+        elif _one_category(table):
+            return self._pure_rows(table)
         return Classical(
             {"mean": mean}, {"concentration": np.where(mean > 0, INF, 0.0)}, over / room if room > 0 else 0.0,
             lambda values, row: jnp.sum(xlogy(row["counts"], values["mean"])) + self.log_base({}, row),
             lambda values, columns: PolyaLaw(columns["trials"], np.asarray(values["mean"]), limit=True),
             lambda values, columns: np.asarray(values["mean"]), {"total": INF, "mean": mean}, why,
+        )  # fmt: skip
+
+    def _pure_rows(self, table: Table) -> Classical:
+        """The other end: concentrations of 0, where every row shows a single category."""
+        column = table.columns["counts"]
+        shown = column.matrix > 0 if isinstance(column, SparseColumn) else column > 0
+        rows = np.asarray(table.weight @ shown, dtype=float)
+        mean = rows / rows.sum()
+        return Classical(
+            {"mean": mean}, {"concentration": np.zeros(len(mean))}, 0.0,
+            lambda values, row: jnp.sum(xlogy(jnp.minimum(row["counts"], 1.0), values["mean"])),
+            lambda values, columns: PureRows(columns["trials"], np.asarray(values["mean"])),
+            lambda values, columns: self.raw({}, columns), {"total": 0.0, "mean": mean},
+            "every row shows a single category: the heterogeneity is as large as it can be, and rows of one category, "
+            "drawn with fixed shares, are returned.",
         )  # fmt: skip
 
     def boundary_shape(self, table: Table, classical: Classical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -219,7 +236,8 @@ class DirichletMultinomial(ConjugatePair):
         free = mean[seen[:-1]]
         jacobian = np.zeros((len(mean), len(free)))
         jacobian[seen] = np.vstack([np.diag(free), np.zeros(len(free))]) - np.outer(mean[seen], free)
-        total = _moments(table)[1]
+        # Shares are estimated from all things counted, or, when rows show one category each, from rows.
+        total = _moments(table)[1] if classical.derived["total"] > 0 else float(table.weight @ _sizes(table).astype(bool))
         curve = -total * (np.diag(free) - np.outer(free, free))
         return np.log(free / mean[seen[-1]]), jacobian, curve
 
@@ -232,6 +250,18 @@ class DirichletMultinomial(ConjugatePair):
             f"{never.size} of {len(theta['concentration'])} categories never occur (column {listed}); their best "
             f"concentration is 0, and they are held at the floor of {self.floor:g}."
         )
+
+
+def _sizes(table: Table) -> np.ndarray:
+    column = table.columns["counts"]
+    return np.asarray((column.matrix if isinstance(column, SparseColumn) else column).sum(axis=1)).ravel()
+
+
+def _one_category(table: Table) -> bool:
+    column = table.columns["counts"]
+    if isinstance(column, SparseColumn):
+        return bool(np.all(np.diff(column.matrix.indptr) <= 1))
+    return bool(np.all(np.sum(column > 0, axis=1) <= 1))
 
 
 def _moments(table: Table) -> tuple[np.ndarray, float, float, float]:
@@ -332,18 +362,16 @@ class Polya:
 
 @partial(jax.jit, static_argnames="width")
 def _polya_terms(alpha, total, category, count, times, size, size_times, *, width):  # type: ignore[no-untyped-def]
-    first = lambda a, k: jax.jvp(lambda z: log_rising(z, k), (a,), (jnp.ones_like(a),))[1]  # noqa: E731
-    second = lambda a, k: jax.jvp(lambda z: first(z, k), (a,), (jnp.ones_like(a),))[1]  # noqa: E731
     each = alpha[category]
     wide = jnp.broadcast_to(total, size.shape)
     by_category = lambda values: jax.ops.segment_sum(times * values, category, width)  # noqa: E731
     value = jnp.dot(times, log_rising(each, count)) - jnp.dot(size_times, log_rising(wide, size))
     return (
         value,
-        by_category(first(each, count)),
-        by_category(second(each, count)),
-        jnp.dot(size_times, first(wide, size)),
-        jnp.dot(size_times, second(wide, size)),
+        by_category(digamma_rising(each, count)),
+        by_category(trigamma_rising(each, count)),
+        jnp.dot(size_times, digamma_rising(wide, size)),
+        jnp.dot(size_times, trigamma_rising(wide, size)),
     )
 
 
@@ -415,3 +443,26 @@ class PolyaLaw:
     def rvs(self, size: tuple[int, ...], random_state: np.random.Generator) -> np.ndarray:
         shares = np.broadcast_to(self.alpha, size) if self.limit else DirichletLaw(self.alpha).rvs(size, random_state)
         return random_state.multinomial(np.broadcast_to(self.trials, size[:-1]), shares)
+
+
+class PureRows:
+    """New rows that show one category each."""
+
+    def __init__(self, trials: np.ndarray, mean: np.ndarray) -> None:
+        self.trials, self.share = np.asarray(trials, dtype=float)[:, None], mean
+
+    def mean(self) -> np.ndarray:
+        return self.trials * self.share
+
+    def std(self) -> np.ndarray:
+        return self.trials * np.sqrt(self.share * (1 - self.share))
+
+    def ppf(self, level: Any) -> np.ndarray:
+        return np.where(level <= 1 - self.share, 0.0, self.trials)
+
+    def cdf(self, value: Any) -> np.ndarray:
+        return np.where(np.asarray(value) < self.trials, 1 - self.share, 1.0)
+
+    def rvs(self, size: tuple[int, ...], random_state: np.random.Generator) -> np.ndarray:
+        chosen = random_state.choice(len(self.share), p=self.share, size=size[:-1])
+        return np.eye(len(self.share))[chosen] * self.trials

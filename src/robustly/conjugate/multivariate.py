@@ -156,6 +156,23 @@ class NormalWishart(ConjugatePair):
             lambda given, columns: np.linalg.inv(np.asarray(given["scale"])), {"dof": INF, "scale": scale},
         )  # fmt: skip
 
+    def boundary_shape(self, table: Table, classical: Classical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Centre and lower triangle of the covariance: the free numbers of a normal, and their information."""
+        loc, scale = np.asarray(classical.values["loc"]), np.asarray(classical.values["scale"])
+        p = len(loc)
+        lower = np.tril_indices(p)
+        doubled = np.zeros((p * p, len(lower[0])))
+        doubled[lower[0] * p + lower[1], np.arange(len(lower[0]))] = 1.0
+        doubled[lower[1] * p + lower[0], np.arange(len(lower[0]))] = 1.0
+        precision = np.linalg.inv(scale)
+        curve_scale = -0.5 * table.total * doubled.T @ np.kron(precision, precision) @ doubled
+        if self.loc is not None:
+            return scale[lower], np.vstack([np.zeros((p, len(lower[0]))), doubled]), curve_scale
+        zeros = np.zeros((p, len(lower[0])))
+        jacobian = np.block([[np.eye(p), zeros], [np.zeros((p * p, p)), doubled]])
+        curve = np.block([[-table.total * precision, zeros], [zeros.T, curve_scale]])
+        return np.concatenate([loc, scale[lower]]), jacobian, curve
+
 
 def _log_vector_normal(values: Theta, row: Columns) -> Any:
     p = row["x"].shape[0]

@@ -13,7 +13,7 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
-from robustly.conjugate.gammas import gamma_evidence
+from robustly.conjugate.gammas import gamma_evidence, log_rising, log_rising_plain
 from robustly.conjugate.normal import INF, NormalInverseGamma, NormalNormal
 from robustly.conjugate.table import Table, read_positive
 from robustly.errors import DataError, ModelError
@@ -63,7 +63,8 @@ class GammaGamma(ConjugatePair):
 
     def evidence(self, theta: Theta, row: Columns) -> Any:
         a, b = self.natural(theta, row)
-        return gamma_evidence(a, b, *self.statistic(theta, row)) + self.log_base(theta, row)
+        rising = log_rising_plain if self.shape is None else log_rising
+        return gamma_evidence(a, b, *self.statistic(theta, row), rising) + self.log_base(theta, row)
 
     def arguments(self, theta: Theta) -> dict[str, Any]:
         a, b = self.natural(theta, {})

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln, xlog1py, xlogy
 from numpyro.distributions import constraints
@@ -144,6 +145,8 @@ class BetaBinomial(ConjugatePair):
                 "every row has a single trial, which carries no information on heterogeneity: any concentration fits as "
                 "well, and the model with one chance is returned. Fix concentration, or group the trials."
             )
+        elif np.all((x == 0) | (x == n)):
+            return self._all_or_nothing(table)
         else:
             g, h = (x - n * p) / (p * (1 - p)), x / p**2 + (n - x) / (1 - p) ** 2
             score = float(w @ (g**2 - h)) / float(w @ h)
@@ -154,14 +157,49 @@ class BetaBinomial(ConjugatePair):
             {"concentration": INF, "mean": p, "rho": 0.0}, why, edge, () if self.mean is None else ("chance",),
         )  # fmt: skip
 
-    def settle(self, table: Table, theta: dict[str, Any]) -> str | None:
-        x, n = table.columns["successes"], table.columns["trials"]
-        if self.concentration is None and np.all((x == 0) | (x == n)):
-            return (
-                "every row is all or nothing, so the best concentration is 0 and the search was left where more of it "
-                "gains nothing; only the mean is meaningful."
-            )
-        return None
+    def _all_or_nothing(self, table: Table) -> Classical:
+        """The other end: concentrations of 0, where a row is all successes or none."""
+        x, w = table.columns["successes"], table.weight
+        share = float(w @ (x > 0)) / table.total if self.mean is None else self.mean
+        return Classical(
+            {"chance": share}, {"concentration1": 0.0, "concentration0": 0.0}, 0.0,
+            lambda values, row: jnp.where(
+                row["successes"] > 0, jnp.log(values["chance"]), jnp.log1p(-values["chance"])
+            ),
+            lambda values, columns: AllOrNothing(columns["trials"], float(values["chance"])),
+            _all_or_nothing_posterior, {"concentration": 0.0, "mean": share, "rho": 1.0},
+            "every row is all or nothing: the heterogeneity is as large as it can be, and rows that are all successes "
+            "with one chance, else none, are returned.", (), () if self.mean is None else ("chance",),
+        )  # fmt: skip
+
+
+def _all_or_nothing_posterior(values: Theta, columns: Columns) -> Any:
+    return columns["successes"] / columns["trials"]
+
+
+class AllOrNothing:
+    """All trials succeed with one chance, else none."""
+
+    def __init__(self, trials: np.ndarray, chance: float) -> None:
+        self.trials, self.chance = np.asarray(trials, dtype=float), chance
+
+    def mean(self) -> np.ndarray:
+        return self.trials * self.chance
+
+    def std(self) -> np.ndarray:
+        return self.trials * np.sqrt(self.chance * (1 - self.chance))
+
+    def ppf(self, level: Any) -> np.ndarray:
+        return np.where(level <= 1 - self.chance, 0.0, self.trials)
+
+    def cdf(self, x: Any) -> np.ndarray:
+        return np.where(np.asarray(x) < 0, 0.0, np.where(np.asarray(x) < self.trials, 1 - self.chance, 1.0))
+
+    def sf(self, x: Any) -> np.ndarray:
+        return 1.0 - self.cdf(x)
+
+    def rvs(self, size: Any, random_state: np.random.Generator) -> np.ndarray:
+        return np.where(random_state.random(size) < self.chance, self.trials, 0.0)
 
 
 def _log_choose(n: Any, x: Any) -> Any:

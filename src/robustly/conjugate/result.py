@@ -81,7 +81,12 @@ class ConjugateFit(Fit):
         reach = norm.ppf(0.5 + level / 2)
         free = self._free_covariance(kind)
         found: dict[str, tuple[Any, Any]] = {}
-        for values, jacobian in ((self.parameters, self.jacobian), (self.derived, self.derived_jacobian)):
+        parts = [(self.parameters, self.jacobian)]
+        if not self.bounds:
+            more = {name: value for name, value in self.derived.items() if name not in self.parameters}
+            kept = [label.split("[")[0] in more for label in labels_of(self.derived)]
+            parts.append((more, self.derived_jacobian[kept]))
+        for values, jacobian in parts:
             flat = _flat(values)
             error = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", jacobian, free, jacobian), 0.0))
             for label, value, half in zip(labels_of(values), flat, reach * error):
@@ -190,6 +195,8 @@ class PairSource:
     ) -> None:
         self.engine, self.table, self.penalty, self.vector, self.classical = engine, table, penalty, vector, classical
         self.pair = engine.pair
+        self.jacobian = np.zeros((0, 0))
+        """At the boundary: d estimates / d vector."""
         self.compiled: dict[Any, Any] = {}
 
     @cached_property
@@ -289,8 +296,7 @@ class PairSource:
             data = {name: jnp.asarray(column) for name, column in self.table.columns.items()}
             each = jax.vmap(jax.grad(self.classical.log_prob), (None, 0))(values, data)
             flat = [np.asarray(each[name]).reshape(len(self.table.weight), -1) for name in values]
-            kept = [part for name, part in zip(values, flat) if name not in (*self.classical.edge, *self.classical.given, *self.pair.fixed)]
-            return self.table.spread_out(np.concatenate(kept, axis=1) if kept else np.zeros((len(self.table.weight), 0)))
+            return self.table.spread_out(np.concatenate(flat, axis=1) @ self.jacobian)
         _, by_row = over_rows(self.engine.scores, self.table.rows, None, jnp.asarray(self.vector))
         return self.table.spread_out(by_row["score"])
 
@@ -449,6 +455,8 @@ def boundary_fit(engine: Engine, table: Table, classical: Classical, why: str, s
     else:
         at, jacobian = np.asarray(x), _jacobian(everything, x)
         curve = np.asarray(jax.hessian(total)(x)) if free else np.zeros((0, 0))
+    source = PairSource(engine, table, Penalty(engine, None), at, classical)
+    source.jacobian = jacobian
     return ConjugateFit(
         parameters={name: np.asarray(v)[()] for name, v in values.items()},
         labels=labels_of(values),
@@ -462,7 +470,7 @@ def boundary_fit(engine: Engine, table: Table, classical: Classical, why: str, s
         history=[entry],
         notes=(text,),
         elementwise=False,
-        source=PairSource(engine, table, Penalty(engine, None), at, classical),
+        source=source,
         pair=pair,
         bounds=classical.limits,
         derived={name: np.asarray(v)[()] for name, v in classical.derived.items()},
@@ -529,7 +537,7 @@ def _jacobian(function: Any, x: Any) -> np.ndarray:
         parts = [jnp.reshape(jnp.asarray(value, dtype=float), -1) for value in function(vector).values()]
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 
-    return np.asarray(jax.jacfwd(flat)(x)).reshape(-1, x.size)
+    return np.asarray(jax.jacfwd(flat)(x)).reshape(jax.eval_shape(flat, x).shape[0], x.size)
 
 
 def _scale(constraint: Any) -> str:
