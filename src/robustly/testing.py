@@ -13,6 +13,8 @@ from robustly.conjugate.base import ConjugatePair
 from robustly.errors import ModelError
 from robustly.precision import in_double_precision
 
+MOST_COUNTS = 1 << 18
+
 
 @in_double_precision
 def check_pair(
@@ -122,21 +124,27 @@ def _mass_gaps(pair: ConjugatePair, theta: Mapping[str, Any], columns: Mapping[s
     logged = bool(np.any(pair.observed(columns) != columns[first]))
 
     def log_prob(row: Mapping[str, Any], values: np.ndarray) -> np.ndarray:
-        each = jax.vmap(lambda value: pair.evidence(theta, {first: value, **row}))
-        return np.asarray(each(jnp.asarray(values)))
+        return np.asarray(compiled(jnp.asarray(values), {name: jnp.asarray(value) for name, value in row.items()}))
 
+    compiled = jax.jit(lambda values, row: jax.vmap(lambda x: pair.evidence(theta, {first: x, **row}))(values))
     gaps = np.zeros(len(columns[first]))
     for i in range(len(gaps)):
         row = {name: columns[name][i] for name in rest}
         if pair.support == "count":
-            top = int(row["trials"]) if "trials" in row else 1 << 20
-            gaps[i] = abs(np.exp(log_prob(row, np.arange(top + 1.0))).sum() - 1.0)
-            if top == 1 << 20:
-                # A power-law tail still holds mass beyond the last count listed.
-                gaps[i] = max(0.0, gaps[i] - 1e-2) if gaps[i] > 1e-6 else gaps[i]
+            size, missing = 1 << 10, 1.0
+            while abs(missing) > 1e-9 and size <= MOST_COUNTS:
+                listed = np.arange(size, dtype=float)
+                if "trials" in row:
+                    listed = listed[: int(row["trials"]) + 1]
+                missing = 1.0 - float(np.exp(log_prob(row, listed)).sum())
+                size = size * 16 if "trials" not in row else MOST_COUNTS + 1
+            # A power-law tail may hold a little mass beyond the last count listed; too much mass is never right.
+            gaps[i] = max(-missing, missing - (1e-2 if size > MOST_COUNTS and "trials" not in row else 0.0), 0.0)
             continue
         to_x = np.exp if pair.support == "positive" and not logged else np.sinh
-        low, high, total = -250.0, 250.0, np.nan
+        # A column of logs holds no more than a double can be the exponential of.
+        reach = 7.2 if logged else 250.0
+        low, high, total = -reach, reach, np.nan
         for _ in range(3):
             u = np.linspace(low, high, 40_001)
             x = to_x(u)

@@ -114,7 +114,7 @@ class ConjugateFit(Fit):
     def integrated_posterior(self, *data: Any, **companions: Any) -> MixedPosterior:
         """Each row's posterior averaged over what the data leave open about the prior.
 
-        A flat hyperprior on the spread of the locals is integrated on a grid and the other hyperparameters by Laplace's
+        A hyperprior that is flat in the variance of the locals is integrated on a grid and the other hyperparameters by Laplace's
         method, so that it also works where the best spread is 0. Its mean is the one to use with few rows.
         """
         return self._pair_source("integrated_posterior").integrated(data, companions)

@@ -1,10 +1,11 @@
 r"""Which priors fit the rows about as well as the best one? A weighted handful of them, for honest row intervals.
 
 Plugging in the best prior makes rows' intervals too short, worst of all where the best spread is 0 and every interval
-has length 0. So the spread ψ of the locals (the first coordinate to the power the pair states) gets a flat hyperprior
-and a grid; at each ψ the other coordinates are climbed anew and integrated by Laplace's method, with points one
-standard deviation out along each axis (a cubature of degree three). Flat in ψ because it is proper at 0, where a flat
-log would not be, and because row intervals then cover what they promise (see the tests).
+has length 0. So the spread ψ of the locals (the first coordinate to the power the pair states) gets a hyperprior that
+is flat in ψ², and a grid; at each ψ the other coordinates are climbed anew and integrated by Laplace's method, with
+points one standard deviation out along each axis (a cubature of degree three). Flat in the variance is Stein's harmonic
+prior for normal means (Morris 1983): intervals then cover what they promise, or a little more where rows hardly differ,
+while flat in ψ falls short of it by two points in a hundred at thirty rows.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ COARSE = 0.35
 DROP = 7.0
 """Grid points this many nats below the best are left out."""
 FARTHEST = 60
+HYPERPRIOR = 2.0
+"""The hyperprior is flat in the spread to this power."""
 
 
 def components(source: PairSource) -> list[tuple[np.ndarray, float]]:
@@ -62,13 +65,13 @@ def components(source: PairSource) -> list[tuple[np.ndarray, float]]:
 
         if not len(rest):
             value, _, curve = objective(np.array([place]))
-            return np.array([place]), curve, value + log_spread
+            return np.array([place]), curve, value + HYPERPRIOR * log_spread
         found = newton(inner, near[1:], Stop(rtol=1e-6, max_steps=30), walled=parameters.walled[1:])
         vector = np.concatenate([[place], found.vector])
         sign, log_det = np.linalg.slogdet(-found.curve)
         if sign <= 0 or not np.isfinite(found.value):
             return vector, found.curve, -np.inf
-        return vector, found.curve, found.value - 0.5 * float(log_det) + log_spread
+        return vector, found.curve, found.value - 0.5 * float(log_det) + HYPERPRIOR * log_spread
 
     middle = float(centre[0]) * pair.spread_power
     grid = [profile(middle, centre)]
@@ -112,13 +115,13 @@ def _cubature(vector: np.ndarray, curve: np.ndarray, axes: np.ndarray, weight: f
 
 
 def log_flat(source: PairSource, theta: Any) -> Any:
-    """The same hyperprior for NUTS, as a density of natural values: flat in the spread, logs and logits of the rest."""
+    """The same hyperprior for NUTS, as a density of natural values: flat in the squared spread, and in logs and logits of the rest."""
     first = next(iter(source.pair.coordinates(source.table.columns)))
     total = jnp.zeros(())
     for name, value in theta.items():
         walls = _walls(source, name)
         if name == first:
-            total = total + (source.pair.spread_power - 1.0) * jnp.log(value)
+            total = total + (HYPERPRIOR * source.pair.spread_power - 1.0) * jnp.log(value)
         elif walls == "positive":
             total = total - jnp.sum(jnp.log(value))
         elif walls == "unit":
