@@ -107,7 +107,9 @@ def _posterior_gaps(
         shape = np.shape(posterior.mean())
         for local in posterior.rvs(size=(5, *shape), random_state=rng):
             law = pair.likelihood(local, plain, row)
-            seen = law.logpmf(x[i]) if hasattr(law, "logpmf") and not hasattr(law, "logpdf") else _log_density(law, x[i])
+            seen = (
+                law.logpmf(x[i]) if hasattr(law, "logpmf") and not hasattr(law, "logpdf") else _log_density(law, x[i])
+            )
             gap = np.squeeze(prior.logpdf(local)) + np.squeeze(seen) - evidence[i] - np.squeeze(posterior.logpdf(local))
             worst[i] = max(worst[i], abs(float(gap)) / (1.0 + abs(float(evidence[i]))))
     return worst

@@ -56,7 +56,9 @@ class SparseColumn:
 
 @dataclass(frozen=True)
 class DirichletMultinomial(ConjugatePair):
-    r"""Counts with shares of their own: :math:`p_i \sim \mathrm{Dirichlet}(\alpha),\; x_i \sim \mathrm{Multinomial}(n_i, p_i)`.
+    r"""Counts over categories with shares of their own.
+
+    :math:`p_i \sim \mathrm{Dirichlet}(\alpha),\; x_i \sim \mathrm{Multinomial}(n_i, p_i)`.
 
     Words in documents, alleles in populations, species in samples: counts that come in bursts. If rows do not differ,
     the concentrations run to infinity and `fit` returns the multinomial and says so. A category that no row shows has
@@ -75,7 +77,7 @@ class DirichletMultinomial(ConjugatePair):
         if not 0 < self.floor < 1:
             raise ModelError(f"DirichletMultinomial(floor={self.floor}): floor lies between 0 and 1.")
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         counts: Any,
         *,
@@ -138,8 +140,8 @@ class DirichletMultinomial(ConjugatePair):
             if len(bad):
                 row, place = bad[0]
                 raise SupportError(
-                    f"counts hold {column[row, place]} in row {row}, column {place}, but counts are whole numbers from 0. "
-                    "Correct or drop that row."
+                    f"counts hold {column[row, place]} in row {row}, column {place}, but counts are whole numbers "
+                    "from 0. Correct or drop that row."
                 )
             total = column.sum()
         if len(column) == 0:
@@ -190,13 +192,13 @@ class DirichletMultinomial(ConjugatePair):
         raise ModelError("counts over categories have no single tail. Look at fit.surprise, or test one column.")
 
     def start(self, table: Table) -> dict[str, Any]:
-        mean, total, over, room = _moments(table)
+        mean, _, over, room = _moments(table)
         rho = over / room if room > 0 else 0.0
         size = 1.0 / rho - 1.0 if 1e-7 < rho < 0.98 else 0.02 if rho >= 0.98 else 100.0
         return {"concentration": np.maximum(np.clip(size, 1e-3, 1e7) * mean, self.floor)}
 
     def classical(self, table: Table) -> Classical:
-        mean, total, over, room = _moments(table)
+        mean, _, over, room = _moments(table)
         why = ""
         if room == 0:
             why = (
@@ -237,7 +239,9 @@ class DirichletMultinomial(ConjugatePair):
         jacobian = np.zeros((len(mean), len(free)))
         jacobian[seen] = np.vstack([np.diag(free), np.zeros(len(free))]) - np.outer(mean[seen], free)
         # Shares are estimated from all things counted, or, when rows show one category each, from rows.
-        total = _moments(table)[1] if classical.derived["total"] > 0 else float(table.weight @ _sizes(table).astype(bool))
+        total = (
+            _moments(table)[1] if classical.derived["total"] > 0 else float(table.weight @ _sizes(table).astype(bool))
+        )
         curve = -total * (np.diag(free) - np.outer(free, free))
         return np.log(free / mean[seen[-1]]), jacobian, curve
 
@@ -267,7 +271,7 @@ def _one_category(table: Table) -> bool:
 def _moments(table: Table) -> tuple[np.ndarray, float, float, float]:
     """Pooled shares, the grand total, and how much more alike the things of a row are than by chance."""
     column, w = table.columns["counts"], table.weight
-    plain = column.matrix if isinstance(column, SparseColumn) else column
+    plain: Any = column.matrix if isinstance(column, SparseColumn) else column
     sums = np.asarray(w @ plain)
     total = float(sums.sum())
     mean = sums / total

@@ -22,7 +22,9 @@ INF = float("inf")
 
 @dataclass(frozen=True)
 class GammaPoisson(ConjugatePair):
-    r"""Counts with a rate of their own: :math:`\beta_i \sim \mathrm{Gamma}(a, b),\; x_i \sim \mathrm{Poisson}(e_i\beta_i)`.
+    r"""Counts with a rate of their own.
+
+    :math:`\beta_i \sim \mathrm{Gamma}(a, b),\; x_i \sim \mathrm{Poisson}(e_i\beta_i)` with exposure :math:`e_i`.
 
     Integrated, a negative binomial with mean :math:`e_i a/b`. Heavier than a Poisson whenever rates differ; if they do
     not, b runs to infinity and `fit` returns the Poisson and says so. With ``design`` the prior mean of a row's rate is
@@ -50,7 +52,7 @@ class GammaPoisson(ConjugatePair):
     def __post_init__(self) -> None:
         positive_or_none("GammaPoisson", concentration=self.concentration, mean=self.mean)
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         counts: Any,
         exposure: Any = None,
@@ -82,13 +84,17 @@ class GammaPoisson(ConjugatePair):
             rows = len(columns["counts"])
         if design is not None:
             if self.mean is not None:
-                raise ModelError("GammaPoisson(mean=...) fixes the mean that design= would model. Leave one of them out.")
+                raise ModelError(
+                    "GammaPoisson(mean=...) fixes the mean that design= would model. Leave one of them out."
+                )
             found = read_design(design, rows)
             rows = len(found)
         if exposure is None:
             columns["exposure"] = np.ones(rows or 1)
         else:
-            columns["exposure"] = read_positive("exposure", np.atleast_1d(exposure) if rows is None else exposure, rows=rows, what="exposures")
+            columns["exposure"] = read_positive(
+                "exposure", np.atleast_1d(exposure) if rows is None else exposure, rows=rows, what="exposures"
+            )
         if design is not None:
             columns["design"] = found
         return columns
@@ -251,7 +257,7 @@ class BetaNegativeBinomial(ConjugatePair):
     def __post_init__(self) -> None:
         check_beta_options(type(self).__name__, self.concentration, self.mean)
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         failures: Any,
         size: Any = 1,
@@ -333,9 +339,13 @@ class BetaNegativeBinomial(ConjugatePair):
     def classical(self, table: Table) -> Classical | None:
         r, x, w = table.columns["size"], table.columns["failures"], table.weight
         p = float(w @ r) / float(w @ (r + x)) if self.mean is None else self.mean
-        why, edge, score = "", (), 0.0
+        why, score = "", 0.0
+        edge: tuple[str, ...] = ()
         if p == 1.0:
-            why, edge = "no row has a failure: no heterogeneity can be seen, and a chance of 1 is returned.", ("chance",)
+            why, edge = (
+                "no row has a failure: no heterogeneity can be seen, and a chance of 1 is returned.",
+                ("chance",),
+            )
         else:
             q = 1.0 - p
             score = float(w @ ((r / p - x / q) ** 2 - r / p**2 - x / q**2)) / float(w @ (r / p**2 + x / q**2))
@@ -359,14 +369,14 @@ class BetaGeometric(BetaNegativeBinomial):
     The same as :class:`BetaNegativeBinomial` with ``size=1``; used for times to conception and customer churn.
     """
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         failures: Any,
         *,
         method: str = "direct",
         weights: Any = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         """Fit the prior of the chances to whole numbers from 0; options as in :meth:`GammaPoisson.fit`."""
         return self._fit(self.read(failures), method, weights, hyperprior)
 

@@ -112,7 +112,9 @@ class MixedPosterior(_ByRow):
     @cached_property
     def sd(self) -> np.ndarray:
         """Posterior standard deviation by row: within a prior and between priors."""
-        second = sum(w * (np.asarray(law.std()) ** 2 + (law.mean() - self._mean) ** 2) for w, law in zip(self.share, self.laws))
+        second = sum(
+            w * (np.asarray(law.std()) ** 2 + (law.mean() - self._mean) ** 2) for w, law in zip(self.share, self.laws)
+        )
         return self._spread(np.sqrt(second))
 
     def cdf(self, value: np.ndarray) -> np.ndarray:
@@ -283,7 +285,7 @@ def _checked(mass: np.ndarray, tolerance: float) -> np.ndarray:
     total = mass.sum()
     if not abs(total - 1) < tolerance:
         raise ModelError(
-            f"the predictive density adds up to {total:.6g} instead of 1. Check the pair with rb.testing.check_pair, or "
-            "give it a predictive_law."
+            f"the predictive density adds up to {total:.6g} instead of 1. Check the pair with rb.testing.check_pair, "
+            "or give it a predictive_law."
         )
     return mass / total

@@ -24,10 +24,13 @@ LOG_TWO = float(np.log(2.0))
 
 @dataclass(frozen=True)
 class NormalWishart(ConjugatePair):
-    r"""Normal vectors with a precision of their own: :math:`\Lambda_i \sim \mathrm{Wishart},\; x_i \sim N(m, \Lambda_i^{-1})`.
+    r"""Normal vectors with a precision matrix of their own.
+
+    :math:`\Lambda_i \sim \mathrm{Wishart},\; x_i \sim N(m, \Lambda_i^{-1})`.
 
     Integrated, a multivariate t with ``fit.dof`` degrees of freedom, location ``fit.loc`` and scale matrix
-    ``fit.scale``; the Wishart has dof + p − 1 degrees of freedom and mean :math:`(\nu + p - 1)(\nu\,\mathrm{scale})^{-1}`.
+    ``fit.scale``; the Wishart has ν + p − 1 degrees of freedom, ν = dof, and mean
+    :math:`(\nu + p - 1)(\nu\,\mathrm{scale})^{-1}`.
     For p = 1 the same as :class:`NormalInverseGamma`. Up to ten columns. Rows of normal data give the normal back.
 
     Args:
@@ -120,7 +123,9 @@ class NormalWishart(ConjugatePair):
             assert classical is not None
             scale = np.linalg.cholesky(np.asarray(classical.values["scale"]))
             return stats.chi2(p).sf(_distances(x, np.asarray(classical.values["loc"]), scale))
-        return stats.f(p, float(theta["dof"])).sf(_distances(x, np.asarray(theta["loc"]), np.asarray(theta["scale_tril"])) / p)
+        return stats.f(p, float(theta["dof"])).sf(
+            _distances(x, np.asarray(theta["loc"]), np.asarray(theta["scale_tril"])) / p
+        )
 
     def start(self, table: Table) -> dict[str, Any]:
         # A few reweighted means and covariances at 4 degrees of freedom: EM for the t, which outliers do not carry off.
@@ -231,7 +236,7 @@ class WishartLaw:
 
 
 class VectorStudent:
-    """A multivariate t (or normal, at infinite dof) as one new row; quantiles and deviations are those of its columns."""
+    """A multivariate t (normal at infinite dof) as one new row; quantiles and deviations are by column."""
 
     def __init__(self, dof: float, loc: np.ndarray, scale: np.ndarray) -> None:
         self.dof, self.loc, self.scale = dof, loc, scale

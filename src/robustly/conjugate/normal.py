@@ -24,7 +24,9 @@ HALF_LOG_TWO_PI = 0.5 * float(np.log(2 * np.pi))
 
 @dataclass(frozen=True)
 class NormalNormal(ConjugatePair):
-    r"""Estimates with known variances, each of a mean of its own: :math:`\mu_i \sim N(m, \tau^2),\; x_i \sim N(\mu_i, v_i)`.
+    r"""Estimates with known variances, each of a mean of its own.
+
+    :math:`\mu_i \sim N(m, \tau^2),\; x_i \sim N(\mu_i, v_i)`.
 
     The normal-means problem: meta-analysis, small-area estimates, James–Stein. Every row's posterior mean is its raw
     estimate pulled towards the centre. If the rows differ by no more than their variances explain, τ is 0 and `fit`
@@ -54,7 +56,7 @@ class NormalNormal(ConjugatePair):
         positive_or_none(type(self).__name__, scale=self.scale)
         _finite_or_none(type(self).__name__, loc=self.loc)
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         means: Any,
         variances: Any,
@@ -214,7 +216,9 @@ def _log_normal(values: Theta, row: Columns) -> Any:
 
 @dataclass(frozen=True)
 class NormalInverseGamma(ConjugatePair):
-    r"""Normal rows with a variance of their own: :math:`\sigma_i^2 \sim \mathrm{InvGamma}(a, b),\; x_i \sim N(m, \sigma_i^2)`.
+    r"""Normal rows with a variance of their own.
+
+    :math:`\sigma_i^2 \sim \mathrm{InverseGamma}(a, b),\; x_i \sim N(m, \sigma_i^2)`.
 
     Integrated, Student's t with ``fit.dof`` = 2a degrees of freedom, ``fit.scale`` = √(b/a) and ``fit.loc`` = m:
     outliers are explained by a large variance of their own and hardly move m. If the tails are no heavier than a
@@ -305,12 +309,11 @@ class NormalInverseGamma(ConjugatePair):
         variance = float(table.mean(off)) if self.scale is None else self.scale**2
         if not variance > (1e-15 * max(abs(loc), 1e-290)) ** 2:
             raise DataError(
-                f"all rows hold {float(x[0])!r}, so no scale can be fitted. Fix it (scale=...), or look at where the data "
-                "come from."
+                f"all rows hold {float(x[0])!r}, so no scale can be fitted. Fix it (scale=...), or look at where the "
+                "data come from."
             )
         z = off / variance
         score = float(table.mean(z**2 / 4 - z / 2 - 0.25))
-        # Four-hundredths of a standard error of the kurtosis is rounding; the sign of anything larger counts.
         scale = float(np.sqrt(variance))
         return Classical(
             {"loc": loc, "scale": scale}, {"concentration": INF, "rate": INF}, score,
@@ -327,9 +330,9 @@ class NormalInverseGamma(ConjugatePair):
         if self.scale is None and float(theta["scale"]) < 1e-9 * width:
             values, times = np.unique(x, return_counts=True)
             raise FitError(
-                f"{times.max()} of {len(x)} rows hold exactly {float(values[times.argmax()])!r}; with that many ties a t "
-                "distribution's likelihood grows without bound as its scale goes to 0. Fix dof (for instance dof=4.0) "
-                "or scale, or spread the rounded values."
+                f"{times.max()} of {len(x)} rows hold exactly {float(values[times.argmax()])!r}; with that many ties a "
+                "t distribution's likelihood grows without bound as its scale goes to 0. Fix dof (such as dof=4.0) or "
+                "scale, or spread the rounded values."
             )
         return None
 

@@ -21,7 +21,9 @@ from robustly.errors import DataError, ModelError
 
 @dataclass(frozen=True)
 class GammaGamma(ConjugatePair):
-    r"""Positive values with a rate of their own: :math:`\beta_i \sim \mathrm{Gamma}(a, b),\; x_i \sim \mathrm{Gamma}(k, \beta_i)`.
+    r"""Positive values with a rate of their own.
+
+    :math:`\beta_i \sim \mathrm{Gamma}(a, b),\; x_i \sim \mathrm{Gamma}(k, \beta_i)`.
 
     Integrated, a beta-prime law with a power-law tail (customer spend, claim sizes). The shape k is common to all rows:
     known, or fitted along with the prior. If rows do not differ, `fit` returns the gamma with one rate and says so.
@@ -47,7 +49,7 @@ class GammaGamma(ConjugatePair):
         return {} if x is None else {"x": read_positive("x", x, what="values")}
 
     def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
-        return {name: (constraints.positive, ()) for name in ("concentration", "mean", "shape")}
+        return dict.fromkeys(("concentration", "mean", "shape"), (constraints.positive, ()))
 
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return theta["concentration"], theta["concentration"] / theta["mean"]
@@ -64,7 +66,8 @@ class GammaGamma(ConjugatePair):
     def evidence(self, theta: Theta, row: Columns) -> Any:
         a, b = self.natural(theta, row)
         rising = log_rising_plain if self.shape is None else log_rising
-        return gamma_evidence(a, b, *self.statistic(theta, row), rising) + self.log_base(theta, row)
+        power, slope = self.statistic(theta, row)
+        return gamma_evidence(a, b, power, slope, rising) + self.log_base(theta, row)
 
     def arguments(self, theta: Theta) -> dict[str, Any]:
         a, b = self.natural(theta, {})
@@ -123,7 +126,9 @@ class GammaGamma(ConjugatePair):
 
 @dataclass(frozen=True)
 class GammaExponential(GammaGamma):
-    r"""Waiting times with a rate of their own: :math:`\beta_i \sim \mathrm{Gamma}(a, b),\; x_i \sim \mathrm{Exponential}(\beta_i)`.
+    r"""Waiting times with a rate of their own.
+
+    :math:`\beta_i \sim \mathrm{Gamma}(a, b),\; x_i \sim \mathrm{Exponential}(\beta_i)`.
 
     Integrated, a Lomax (Pareto II) law. Its evidence grows towards the exponential when the times' coefficient of
     variation is below 1; `fit` then returns the exponential and says so.
@@ -182,7 +187,9 @@ def _gamma_shape(mean: float, mean_log: float) -> float | None:
 
 @dataclass(frozen=True)
 class NormalLogNormal(NormalNormal):
-    r"""Positive estimates whose logs have known variances: :math:`\mu_i \sim N(m, \tau^2),\; \log x_i \sim N(\mu_i, v_i)`.
+    r"""Positive estimates whose logs have known variances, each of a log mean of its own.
+
+    :math:`\mu_i \sim N(m, \tau^2),\; \log x_i \sim N(\mu_i, v_i)`.
 
     The log-normal with its log mean local: ratios, odds, relative risks. The same shrinkage as :class:`NormalNormal`,
     on the log scale, with densities of x itself. For log variances of their own use :class:`InverseGammaLogNormal`.
@@ -191,7 +198,7 @@ class NormalLogNormal(NormalNormal):
     local: ClassVar[str] = "log mean"
     support: ClassVar[str] = "positive"
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         x: Any,
         variances: Any,
@@ -202,9 +209,7 @@ class NormalLogNormal(NormalNormal):
         hyperprior: Mapping[str, Any] | None = None,
     ) -> Any:
         """Fit the prior of the log means; `variances` are those of log x. Options as in :meth:`NormalNormal.fit`."""
-        return super().fit(
-            x, variances, design=design, method=method, weights=weights, hyperprior=hyperprior
-        )
+        return super().fit(x, variances, design=design, method=method, weights=weights, hyperprior=hyperprior)
 
     def read(self, x: Any, variances: Any, design: Any = None) -> dict[str, np.ndarray]:
         logs = None if x is None else np.log(read_positive("x", x, what="values"))
@@ -233,7 +238,9 @@ class NormalLogNormal(NormalNormal):
         return replace(
             found,
             log_prob=lambda values, row: plain(values, row) - row["means"],
-            law=lambda values, columns: stats.lognorm(np.sqrt(columns["variances"]), scale=np.exp(law(values, columns).mean())),
+            law=lambda values, columns: stats.lognorm(
+                np.sqrt(columns["variances"]), scale=np.exp(law(values, columns).mean())
+            ),
         )  # fmt: skip
 
 

@@ -20,7 +20,9 @@ from robustly.conjugate.table import Table, read_counts, refuse
 
 @dataclass(frozen=True)
 class BetaBinomial(ConjugatePair):
-    r"""Successes with a chance of their own: :math:`p_i \sim \mathrm{Beta}(c_1, c_0),\; x_i \sim \mathrm{Binomial}(n_i, p_i)`.
+    r"""Successes with a chance of their own.
+
+    :math:`p_i \sim \mathrm{Beta}(c_1, c_0),\; x_i \sim \mathrm{Binomial}(n_i, p_i)`.
 
     Integrated, a beta-binomial: litters, batting averages, batches. If rows do not differ, the concentration runs to
     infinity and `fit` returns the binomial and says so. The intra-class correlation is ``fit.rho``,
@@ -46,7 +48,7 @@ class BetaBinomial(ConjugatePair):
     def __post_init__(self) -> None:
         check_beta_options(type(self).__name__, self.concentration, self.mean)
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         successes: Any,
         trials: Any,
@@ -114,7 +116,7 @@ class BetaBinomial(ConjugatePair):
 
     def predictive_law(self, theta: Theta, columns: Columns) -> Any:
         first, second = self.natural(theta, {})
-        return stats.betabinom(columns["trials"], float(first), float(second))
+        return stats.betabinom(np.asarray(columns["trials"]).astype(np.int64), float(first), float(second))
 
     def raw(self, theta: Theta, columns: Columns) -> Any:
         return columns["successes"] / columns["trials"]
@@ -133,17 +135,16 @@ class BetaBinomial(ConjugatePair):
     def classical(self, table: Table) -> Classical | None:
         x, n, w = table.columns["successes"], table.columns["trials"], table.weight
         p = float(w @ x) / float(w @ n) if self.mean is None else self.mean
-        why, edge, score = "", (), 0.0
+        why, score = "", 0.0
+        edge: tuple[str, ...] = ()
         if p in (0.0, 1.0):
             edge = ("chance",)
-            why = (
-                f"all rows have {'no successes' if p == 0.0 else 'successes only'}: no heterogeneity can be seen, and a "
-                f"chance of {p:.0f} is returned."
-            )
+            kind = "no successes" if p == 0.0 else "successes only"
+            why = f"all rows have {kind}: no heterogeneity can be seen, and a chance of {p:.0f} is returned."
         elif np.all(n[w > 0] == 1):
             why = (
-                "every row has a single trial, which carries no information on heterogeneity: any concentration fits as "
-                "well, and the model with one chance is returned. Fix concentration, or group the trials."
+                "every row has a single trial, which carries no information on heterogeneity: any concentration fits "
+                "as well, and the model with one chance is returned. Fix concentration, or group the trials."
             )
         elif np.all((x == 0) | (x == n)):
             return self._all_or_nothing(table)
@@ -152,7 +153,7 @@ class BetaBinomial(ConjugatePair):
             score = float(w @ (g**2 - h)) / float(w @ h)
         return Classical(
             {"chance": p}, {"concentration1": INF, "concentration0": INF}, score, _log_binomial,
-            lambda values, columns: stats.binom(columns["trials"], float(values["chance"])),
+            lambda values, columns: stats.binom(columns["trials"].astype(np.int64), float(values["chance"])),
             lambda values, columns: np.broadcast_to(np.asarray(values["chance"]), np.shape(columns["trials"])),
             {"concentration": INF, "mean": p, "rho": 0.0}, why, edge, () if self.mean is None else ("chance",),
         )  # fmt: skip
@@ -219,14 +220,14 @@ class BetaBernoulli(BetaBinomial):
     has to be given (or a hyperprior); without it the classical Bernoulli is returned with a note.
     """
 
-    def fit(
+    def fit(  # type: ignore[override]
         self,
         outcomes: Any,
         *,
         method: str = "direct",
         weights: Any = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:  # type: ignore[override]
+    ) -> Any:
         """Fit the prior of the chances to outcomes of 0 or 1; options as in :meth:`BetaBinomial.fit`."""
         return self._fit(self.read(outcomes), method, weights, hyperprior)
 

@@ -104,7 +104,7 @@ class ConjugateFit(Fit):
     # ------------------------------------------------------------------ rows
 
     def posterior(self, *data: Any, **companions: Any) -> Any:
-        """Each row's posterior with the fitted prior plugged in: ``mean``, ``sd``, ``quantile``, ``interval``, ``sample``.
+        """Each row's posterior with the fitted prior plugged in: ``mean``, ``sd``, ``quantile``, ``interval``, draws.
 
         Without arguments for the fitted rows, else for the rows given, in the order `fit` takes them. Its intervals
         treat the prior as known and are too short when there are few rows; see :meth:`integrated_posterior`.
@@ -114,8 +114,8 @@ class ConjugateFit(Fit):
     def integrated_posterior(self, *data: Any, **companions: Any) -> MixedPosterior:
         """Each row's posterior averaged over what the data leave open about the prior.
 
-        A hyperprior that is flat in the variance of the locals is integrated on a grid and the other hyperparameters by Laplace's
-        method, so that it also works where the best spread is 0. Its mean is the one to use with few rows.
+        A hyperprior that is flat in the variance of the locals is integrated on a grid, and the other hyperparameters by
+        Laplace's method, so that it also works where the best spread is 0. Its intervals are the honest ones.
         """
         return self._pair_source("integrated_posterior").integrated(data, companions)
 
@@ -131,7 +131,7 @@ class ConjugateFit(Fit):
         raw = source.raw()
         if raw is None or np.ndim(posterior.mean) != 1:
             raise ModelError(
-                f"{type(self.pair).__name__} has no single number a row to shrink. Use posterior().mean, an array by row."
+                f"{type(self.pair).__name__} has no single number a row to shrink. Use posterior().mean instead."
             )
         frame = {"raw": raw, "mean": posterior.mean, "sd": posterior.sd}
         if source.weights_of is not None:
@@ -139,7 +139,7 @@ class ConjugateFit(Fit):
         return pd.DataFrame(frame)
 
     def predictive(self, *companions: Any, **named: Any) -> PairPredictive:
-        """The distribution of new rows: ``mean``, ``sd``, ``quantile``, ``interval``, ``cdf``, ``log_prob``, ``sample``.
+        """The distribution of new rows: ``mean``, ``sd``, ``quantile``, ``interval``, ``cdf``, ``log_prob``, draws.
 
         Takes what stands beside an observation (exposure, trials, variances, design), one entry a new row.
         """
@@ -332,7 +332,7 @@ class PairSource:
         from robustly.conjugate.uncertain import log_flat
 
         parameters = self.engine.parameters
-        passes = SimpleNamespace(
+        passes: Any = SimpleNamespace(
             model=SimpleNamespace(parameters=parameters, log_hyperprior=lambda theta: jnp.zeros(())),
             _settle=lambda vector, data, state: state,
             _evidences=lambda vector, data, state: (self.engine._each(vector, data), None),
@@ -348,7 +348,7 @@ class PairSource:
         values, vectors = np.linalg.eigh(curve)
         covariance = (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
         rows = self.table.rows
-        drawn = nuts(  # type: ignore[arg-type]
+        drawn = nuts(
             passes, rows, np.zeros((len(rows), 0)), self.vector, covariance, log_prior, num_samples, num_warmup,
             num_chains, key, self.compiled,
         )  # fmt: skip
@@ -422,8 +422,8 @@ def boundary_fit(engine: Engine, table: Table, classical: Classical, why: str, s
     """The classical model as a result."""
     pair = engine.pair
     text = why or (
-        f"the rows show no heterogeneity in the {pair.local}, so the classical model is returned, with one value for all "
-        "rows."
+        f"the rows show no heterogeneity in the {pair.local}, so the classical model is returned, with one value for "
+        "all rows."
     )
     values = {name: jnp.asarray(value, dtype=float) for name, value in classical.values.items()}
     data = {name: jnp.asarray(column) for name, column in table.columns.items()}

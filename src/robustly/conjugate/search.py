@@ -320,7 +320,7 @@ def expectation_maximization(engine: Engine, rows: Rows, penalty: Penalty, start
                 if reached > there:
                     twice, there = leapt, reached
                     note(there, float(np.max(np.abs(leapt - once))))
-        rate = min(float(np.linalg.norm(second) / max(np.linalg.norm(first), 1e-300)), 0.9999)
+        rate = min(float(np.linalg.norm(second)) / max(float(np.linalg.norm(first)), 1e-300), 0.9999)
         left = float(np.max(np.abs(second) / (1.0 + np.abs(twice)))) * rate / (1.0 - rate)
         here, value = twice, there
         if left < EM_TOLERANCE:

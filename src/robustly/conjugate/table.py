@@ -143,6 +143,6 @@ def refuse_collinear(design: np.ndarray) -> None:
     rank = int(np.linalg.matrix_rank(design))
     if rank < design.shape[1]:
         raise DataError(
-            f"design has {design.shape[1]} columns but rank {rank}: some column is a sum of others, so coefficients are "
-            "not defined. Drop it (often one level of a categorical variable, next to a constant column)."
+            f"design has {design.shape[1]} columns but rank {rank}: some column is a sum of others, so coefficients "
+            "are not defined. Drop it (often one level of a categorical variable, next to a constant column)."
         )

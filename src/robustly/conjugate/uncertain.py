@@ -115,7 +115,7 @@ def _cubature(vector: np.ndarray, curve: np.ndarray, axes: np.ndarray, weight: f
 
 
 def log_flat(source: PairSource, theta: Any) -> Any:
-    """The same hyperprior for NUTS, as a density of natural values: flat in the squared spread, and in logs and logits of the rest."""
+    """The same hyperprior for NUTS, as a density of natural values; the others are flat in their logs or logits."""
     first = next(iter(source.pair.coordinates(source.table.columns)))
     total = jnp.zeros(())
     for name, value in theta.items():
