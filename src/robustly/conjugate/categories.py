@@ -1,18 +1,11 @@
-r"""Counts over categories, each row with shares of its own: the Dirichlet-multinomial (Pólya) law.
-
-The search is Minka's (2000): Newton steps on log concentrations, whose curvature is a diagonal plus one rank and is
-solved in linear time; where a Newton step cannot be trusted, his fixed point, which never goes down, takes its place.
-Only distinct (category, count) pairs and row totals enter, so sparse tables cost what their non-zeros cost.
-"""
+"""Counts over categories, each row with shares of its own: the Dirichlet-multinomial (Pólya) law."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import gammaln, xlogy
@@ -20,38 +13,15 @@ from numpyro.distributions import constraints
 from scipy import sparse, stats
 
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta
-from robustly.conjugate.gammas import digamma_rising, log_rising, trigamma_rising
+from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.normal import INF
+from robustly.conjugate.polya import Polya, SparseColumn
+from robustly.conjugate.shares import DirichletLaw, PolyaLaw, PureRows
 from robustly.conjugate.table import Table, read_counts, read_matrix
 from robustly.errors import DataError, ModelError, SupportError
-from robustly.fit.newton import Optimum
-from robustly.fit.outcome import Outcome, warn_unless_converged
+from robustly.fit.outcome import warn_unless_converged
 from robustly.precision import in_double_precision
-from robustly.rows.arrays import pad, read_weights
-
-HELD = -1e30
-"""Curvature of a concentration that is held at its floor: it has no uncertainty of its own."""
-STEPS = 500
-
-
-class SparseColumn:
-    """Rows of a sparse table that become dense only a chunk at a time."""
-
-    ndim = 2
-
-    def __init__(self, matrix: Any) -> None:
-        self.matrix = sparse.csr_array(matrix)
-        self.shape = self.matrix.shape
-        self.dtype = np.dtype(float)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, place: Any) -> np.ndarray:
-        return self.matrix[place].toarray().astype(float)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return self.matrix.toarray().astype(dtype or float)
+from robustly.rows.arrays import read_weights
 
 
 @dataclass(frozen=True)
@@ -280,193 +250,3 @@ def _moments(table: Table) -> tuple[np.ndarray, float, float, float]:
     pairs = np.asarray(w @ (plain * (plain - 1.0) if not sparse.issparse(plain) else plain.multiply(plain) - plain))
     room = float(w @ (n * (n - 1.0))) * max(int(np.sum(mean > 0)) - 1, 1)
     return mean, total, float(pairs @ inverse) - float(w @ (n * (n - 1.0))), room
-
-
-class Polya:
-    """The evidence of a table as a function of concentrations, from distinct (category, count) pairs and totals."""
-
-    def __init__(self, column: Any, weight: np.ndarray, floor: float) -> None:
-        table = sparse.coo_array(column.matrix if isinstance(column, SparseColumn) else column)
-        table.eliminate_zeros() if hasattr(table, "eliminate_zeros") else None
-        rows, categories = table.coords
-        counts = table.data.astype(np.int64)
-        self.width, self.floor = column.shape[1], floor
-        key = categories.astype(np.int64) * (int(counts.max(initial=0)) + 1) + counts
-        distinct, place = np.unique(key, return_inverse=True)
-        times = np.bincount(place, weights=weight[rows], minlength=len(distinct))
-        totals = np.bincount(rows, weights=counts, minlength=len(weight))
-        sizes, where = np.unique(totals, return_inverse=True)
-        size_times = np.bincount(where, weights=weight)
-        base = int(counts.max(initial=0)) + 1
-        size = 1 << max(int(len(distinct) - 1).bit_length(), 5)
-        self.category = pad(distinct // base, size)
-        self.count = pad((distinct % base).astype(float), size)
-        self.times = pad(times, size, 0.0)
-        wide = 1 << max(int(len(sizes) - 1).bit_length(), 5)
-        self.size, self.size_times = pad(sizes.astype(float), wide), pad(size_times, wide, 0.0)
-        self.seen = np.bincount(self.category, weights=self.times, minlength=self.width) > 0
-        from scipy.special import gammaln as log_gamma
-
-        self.constant = float(size_times @ log_gamma(sizes + 1.0) - times @ log_gamma((distinct % base) + 1.0))
-
-    def terms(self, alpha: np.ndarray) -> tuple[float, np.ndarray, np.ndarray, float, float]:
-        """Value; first and second derivatives by category; first and second derivative in the total."""
-        given = (alpha, alpha.sum(), self.category, self.count, self.times, self.size, self.size_times)
-        found = [np.asarray(part) for part in _polya_terms(*map(jnp.asarray, given), width=self.width)]
-        return float(found[0]) + self.constant, found[1], found[2], float(found[3]), float(found[4])
-
-    def climb(self, alpha: np.ndarray, *, short: bool) -> Optimum:
-        """Newton in log concentrations, with Minka's fixed point where Newton does not help."""
-        alpha = np.where(self.seen, np.maximum(alpha, self.floor), self.floor)
-        history: list[dict[str, Any]] = []
-
-        def evaluate(at: np.ndarray, size: float) -> Any:
-            found = self.terms(at)
-            history.append({"pass": len(history) + 1, "value": found[0], "expected_gain": np.nan, "step": size})
-            return found
-
-        now = evaluate(alpha, 0.0)
-        outcome = Outcome("max_steps", f"{STEPS} steps were not enough. Look at the data for extreme rows.", STEPS)
-        for _ in range(12 if short else STEPS):
-            value, first, second, whole, bend = now
-            slope = np.where(self.seen, alpha * (first - whole), 0.0)
-            step = _newton_step(alpha, slope, second, bend, self.seen)
-            gain = 0.5 * float(slope @ step) if step is not None else INF
-            history[-1]["expected_gain"] = gain
-            tiny = 1e-11 * max(1.0, 1e-3 * abs(value))
-            tried = None
-            if step is not None and gain >= 0:
-                longest = float(np.max(np.abs(step)))
-                step = step * min(1.0, 3.0 / max(longest, 1e-300))
-                for _ in range(4):
-                    ahead = np.where(self.seen, alpha * np.exp(step), self.floor)
-                    tried = evaluate(ahead, float(np.max(np.abs(step))))
-                    if tried[0] >= value - 1e-13 * max(1.0, abs(value)):
-                        break
-                    tried, step = None, 0.25 * step
-                    if gain <= tiny:
-                        break
-            if tried is None and gain > tiny:
-                ahead = np.where(self.seen, np.maximum(alpha * first / whole, 1e-300), self.floor)
-                tried = evaluate(ahead, float(np.max(np.abs(np.log(ahead / alpha)))))
-            if tried is not None and tried[0] >= value - 1e-13 * max(1.0, abs(value)):
-                alpha, now = ahead, tried
-            if gain <= tiny:
-                outcome = Outcome("converged", f"the evidence is at its top after {len(history)} passes.", len(history))
-                break
-        return Optimum(np.log(alpha), now[0], np.zeros_like(alpha), self.curve(alpha, now), history, outcome)
-
-    def curve(self, alpha: np.ndarray, terms: Any) -> np.ndarray:
-        """Second derivatives in log concentrations."""
-        _, first, second, whole, bend = terms
-        diagonal = np.where(self.seen, alpha**2 * second + alpha * (first - whole), HELD)
-        reach = np.where(self.seen, alpha, 0.0)
-        return np.diag(diagonal) - bend * np.outer(reach, reach)
-
-
-@partial(jax.jit, static_argnames="width")
-def _polya_terms(alpha, total, category, count, times, size, size_times, *, width):  # type: ignore[no-untyped-def]
-    each = alpha[category]
-    wide = jnp.broadcast_to(total, size.shape)
-    by_category = lambda values: jax.ops.segment_sum(times * values, category, width)  # noqa: E731
-    value = jnp.dot(times, log_rising(each, count)) - jnp.dot(size_times, log_rising(wide, size))
-    return (
-        value,
-        by_category(digamma_rising(each, count)),
-        by_category(trigamma_rising(each, count)),
-        jnp.dot(size_times, digamma_rising(wide, size)),
-        jnp.dot(size_times, trigamma_rising(wide, size)),
-    )
-
-
-def _newton_step(
-    alpha: np.ndarray, slope: np.ndarray, second: np.ndarray, bend: float, seen: np.ndarray
-) -> np.ndarray | None:
-    """−H⁻¹g for H = diag(d) − bend·ααᵀ by Sherman & Morrison; None where H is not negative definite."""
-    down = np.where(seen, -(alpha**2 * second + slope), 1.0)
-    reach = np.where(seen, alpha, 0.0)
-    if not np.all(down > 0):
-        return None
-    left = 1.0 + bend * float(np.sum(reach**2 / down))
-    if not left > 1e-12:
-        return None
-    plain = slope / down
-    return plain - (reach / down) * (bend * float(reach @ plain) / left)
-
-
-class DirichletLaw:
-    """Dirichlet laws by row; deviations and quantiles are those of single shares (betas)."""
-
-    def __init__(self, alpha: np.ndarray) -> None:
-        self.alpha = np.asarray(alpha)
-        self.share = stats.beta(self.alpha, self.alpha.sum(axis=-1, keepdims=True) - self.alpha)
-
-    def mean(self) -> np.ndarray:
-        return self.alpha / self.alpha.sum(axis=-1, keepdims=True)
-
-    def std(self) -> np.ndarray:
-        return self.share.std()
-
-    def ppf(self, level: Any) -> np.ndarray:
-        return self.share.ppf(level)
-
-    def cdf(self, value: Any) -> np.ndarray:
-        return self.share.cdf(value)
-
-    def logpdf(self, value: np.ndarray) -> np.ndarray:
-        return np.array([stats.dirichlet(a).logpdf(value) for a in np.atleast_2d(self.alpha)])
-
-    def rvs(self, size: tuple[int, ...], random_state: np.random.Generator) -> np.ndarray:
-        # Gammas of a small shape underflow to 0; in logs they do not: Gamma(a) = Gamma(a + 1)·U^(1/a).
-        logs = np.log(random_state.gamma(np.broadcast_to(self.alpha + 1.0, size)))
-        logs = logs + np.log(random_state.random(size)) / self.alpha
-        logs = logs - logs.max(axis=-1, keepdims=True)
-        return np.exp(logs) / np.exp(logs).sum(axis=-1, keepdims=True)
-
-
-class PolyaLaw:
-    """Counts of new rows over categories; deviations and quantiles are those of single categories (beta-binomials)."""
-
-    def __init__(self, trials: np.ndarray, alpha: np.ndarray, limit: bool = False) -> None:
-        self.trials, self.alpha, self.limit = np.asarray(trials).astype(int), alpha, limit
-        n = self.trials[:, None]
-        self.column = stats.binom(n, alpha) if limit else stats.betabinom(n, alpha, alpha.sum() - alpha)
-
-    def mean(self) -> np.ndarray:
-        return self.column.mean()
-
-    def std(self) -> np.ndarray:
-        return self.column.std()
-
-    def ppf(self, level: Any) -> np.ndarray:
-        return self.column.ppf(level)
-
-    def cdf(self, value: Any) -> np.ndarray:
-        return self.column.cdf(value)
-
-    def rvs(self, size: tuple[int, ...], random_state: np.random.Generator) -> np.ndarray:
-        shares = np.broadcast_to(self.alpha, size) if self.limit else DirichletLaw(self.alpha).rvs(size, random_state)
-        return random_state.multinomial(np.broadcast_to(self.trials, size[:-1]), shares)
-
-
-class PureRows:
-    """New rows that show one category each."""
-
-    def __init__(self, trials: np.ndarray, mean: np.ndarray) -> None:
-        self.trials, self.share = np.asarray(trials, dtype=float)[:, None], mean
-
-    def mean(self) -> np.ndarray:
-        return self.trials * self.share
-
-    def std(self) -> np.ndarray:
-        return self.trials * np.sqrt(self.share * (1 - self.share))
-
-    def ppf(self, level: Any) -> np.ndarray:
-        return np.where(level <= 1 - self.share, 0.0, self.trials)
-
-    def cdf(self, value: Any) -> np.ndarray:
-        return np.where(np.asarray(value) < self.trials, 1 - self.share, 1.0)
-
-    def rvs(self, size: tuple[int, ...], random_state: np.random.Generator) -> np.ndarray:
-        chosen = random_state.choice(len(self.share), p=self.share, size=size[:-1])
-        return np.eye(len(self.share))[chosen] * self.trials

@@ -330,9 +330,9 @@ class NormalInverseGamma(ConjugatePair):
         if self.scale is None and float(theta["scale"]) < 1e-9 * width:
             values, times = np.unique(x, return_counts=True)
             raise FitError(
-                f"{times.max()} of {len(x)} rows hold exactly {float(values[times.argmax()])!r}; with that many ties a "
-                "t distribution's likelihood grows without bound as its scale goes to 0. Fix dof (such as dof=4.0) or "
-                "scale, or spread the rounded values."
+                f"the t's scale runs to 0 around {float(theta['loc']):.6g}, where {times.max()} of {len(x)} rows hold "
+                f"exactly {float(values[times.argmax()])!r}: the likelihood of a t grows without bound when its centre "
+                "sits on rows. Fix dof (such as dof=4.0) or scale, or spread values that were rounded."
             )
         return None
 

@@ -21,7 +21,7 @@ from robustly.fit.newton import newton
 from robustly.fit.outcome import Stop
 
 if TYPE_CHECKING:
-    from robustly.conjugate.result import PairSource
+    from robustly.conjugate.source import PairSource
 
 COARSE = 0.35
 """Longest step of the grid in log ψ."""
@@ -130,6 +130,6 @@ def log_flat(source: PairSource, theta: Any) -> Any:
 
 
 def _walls(source: PairSource, name: str) -> str:
-    from robustly.conjugate.result import _scale
+    from robustly.conjugate.source import scale_of
 
-    return _scale(source.pair.coordinates(source.table.columns)[name][0])
+    return scale_of(source.pair.coordinates(source.table.columns)[name][0])
