@@ -95,6 +95,14 @@ def test_an_outlier_gets_a_large_variance_and_a_small_weight():
     assert abs(fit.loc) < 0.4
 
 
+def test_one_row_a_trillion_away_hardly_moves_the_centre():
+    x = np.random.default_rng(0).normal(size=60)
+    clean, wild = NormalInverseGamma().fit(x), NormalInverseGamma().fit(np.append(x, 1e12))
+    assert wild.outcome.kind == "converged"
+    assert abs(wild.loc - x.mean()) < 0.3
+    assert wild.dof < 1.0 < clean.dof
+
+
 def test_vectors_have_posteriors_tails_and_draws(fitted):
     fit, (x,) = fitted("NormalWishart")
     far = np.argmax(fit.surprise)

@@ -326,7 +326,8 @@ class NormalInverseGamma(ConjugatePair):
 
     def settle(self, table: Table, theta: dict[str, Any]) -> str | None:
         x = table.columns["x"]
-        width = float(np.ptp(x))
+        # Beside the middle of the rows, which one wild row does not widen; when most rows are equal, beside them all.
+        width = _median_and_width(x, table.weight)[1] or float(np.ptp(x))
         if self.scale is None and float(theta["scale"]) < 1e-9 * width:
             values, times = np.unique(x, return_counts=True)
             raise FitError(

@@ -206,9 +206,13 @@ class PairSource:
         weight = jnp.asarray(self.table.weight)
         log_prob = self.classical.log_prob
 
+        @jax.jit
+        def total(value: Any) -> Any:
+            values = {**self.classical.values, name: value}  # type: ignore[union-attr]
+            return weight @ jax.vmap(lambda row: log_prob(values, row))(data)
+
         def drop(value: float) -> float:
-            values = {**self.classical.values, name: jnp.asarray(value)}  # type: ignore[union-attr]
-            return float(weight @ jax.vmap(lambda row: log_prob(values, row))(data))
+            return float(total(jnp.asarray(value)))
 
         best, inside = drop(edge), -1.0 if edge == 1.0 else 1.0
         near, far = 0.0, 1.0 if edge == 1.0 else 1e-6
