@@ -38,7 +38,20 @@ _HOMES = {
     "LDA": "topics",
     "RobustLDA": "topics",
 }
-_MODULES = ("approx", "errors", "fit", "localized", "model", "persist", "predict", "report", "rows", "topics")
+_MODULES = (
+    "approx",
+    "conjugate",
+    "errors",
+    "fit",
+    "localized",
+    "model",
+    "persist",
+    "predict",
+    "report",
+    "rows",
+    "testing",
+    "topics",
+)
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 

@@ -28,6 +28,7 @@ VERSION = 1
 KINDS: dict[str, str] = {
     "fit": "robustly.fit.result:from_saved",
     "topics": "robustly.topics.lda:from_saved",
+    "conjugate": "robustly.conjugate.result:from_saved",
 }
 
 

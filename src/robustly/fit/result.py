@@ -120,7 +120,8 @@ class Fit:
             import warnings
 
             loose = np.abs(vectors[:, 0]) > 0.3
-            which = names(np.asarray(self.labels)[loose]) if len(self.labels) == len(loose) else "some parameters"
+            labels = self._free_labels
+            which = names(np.asarray(labels)[loose]) if len(labels) == len(loose) else "some parameters"
             warnings.warn(
                 f"the data do not tell {which} apart, so their standard errors are not defined (NaN). "
                 "Fix one of them or give it a hyperprior.",
@@ -129,6 +130,11 @@ class Fit:
             )
             return np.full_like(self.curve, np.nan)
         return (unit[:, None] * vectors / values) @ (vectors.T * unit)
+
+    @property
+    def _free_labels(self) -> list[str]:
+        """Names for the entries of the vector, where they are not those of the natural values."""
+        return self.labels
 
     @cached_property
     def standard_errors(self) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 
 from robustly.errors import RobustlyError
 from robustly.fit.passes import Passes
+from robustly.model.parameters import Parameters
 from robustly.precision import double_precision
 from robustly.rows.arrays import Rows, pad
 
@@ -35,6 +36,9 @@ class Draws(Mapping[str, np.ndarray]):
         return len(self.chains)
 
 
+# (centre, chunks of rows with their states, whether to settle anew) -> log density of the vector
+Density = Callable[[Any, Any, bool], Callable[[Any], Any]]
+
 # A posterior sampled with points held at the estimate must agree this well (in nats) with one integrated anew.
 AGREEMENT = 0.02
 CHECKED_DRAWS = 6
@@ -46,7 +50,7 @@ def stack_chunks(rows: Rows, state: np.ndarray) -> Any:
     return jax.tree.map(lambda *parts: jnp.stack([jnp.asarray(part) for part in parts]), *chunks)
 
 
-def log_posterior(passes: Passes, log_prior: Any, centre: Any, chunks: Any, *, settle: bool) -> Any:
+def log_posterior(passes: Passes, log_prior: Any, centre: Any, chunks: Any, settle: bool) -> Any:
     """The log density of the parameter vector given all rows, as a traceable function.
 
     Without `settle`, rows are integrated at the points that suit the estimate `centre`: a posterior is not much wider
@@ -83,12 +87,12 @@ def log_posterior(passes: Passes, log_prior: Any, centre: Any, chunks: Any, *, s
 
 
 def nuts(
-    passes: Passes,
+    density: Density,
+    parameters: Parameters,
     rows: Rows,
     state: np.ndarray,
     start: np.ndarray,
     covariance: np.ndarray,
-    log_prior: Any,
     num_samples: int,
     num_warmup: int,
     num_chains: int,
@@ -96,10 +100,13 @@ def nuts(
     compiled: dict[Any, Any],
     settle: bool = False,
 ) -> Draws:
-    """NUTS on the integrated posterior, started at the estimate and scaled by its covariance."""
+    """NUTS on the integrated posterior, started at the estimate and scaled by its covariance.
+
+    ``density(centre, chunks, settle)`` gives the log density of the vector as a traceable function; `compiled` keeps the
+    samplers that were compiled for it.
+    """
     from numpyro.infer import MCMC, NUTS
 
-    parameters = passes.model.parameters
     scale = covariance if np.all(np.isfinite(covariance)) else np.eye(len(start))
     half = np.linalg.cholesky(scale + 1e-12 * np.trace(scale) / max(len(start), 1) * np.eye(len(start)))
     place = (len(rows), num_samples, num_warmup, num_chains, settle)
@@ -108,7 +115,7 @@ def nuts(
         if place not in compiled:
 
             def run(run_key: Any, centre: Any, factor: Any, chunks: Any) -> Any:
-                log_density = log_posterior(passes, log_prior, centre, chunks, settle=settle)
+                log_density = density(centre, chunks, settle)
                 # Whitened by the estimate's covariance the posterior is close to a standard normal: short, straight
                 # paths, and no mass matrix to learn.
                 kernel = NUTS(
@@ -130,7 +137,7 @@ def nuts(
                 vectors = centre + sampler.get_samples(group_by_chain=True) @ factor.T
                 natural = jax.vmap(jax.vmap(parameters.natural))(vectors)
                 apart = vectors.reshape(-1, len(start))[:: max(1, num_samples * num_chains // CHECKED_DRAWS)]
-                anew = log_posterior(passes, log_prior, centre, chunks, settle=True)
+                anew = density(centre, chunks, True)
                 gap = jax.lax.map(lambda v: anew(v) - log_density(v), apart)
                 return (
                     vectors,
@@ -143,7 +150,18 @@ def nuts(
         vectors, natural, diverged, gap = compiled[place](key, jnp.asarray(start), jnp.asarray(half), chunks)
     if not settle and not float(gap) < AGREEMENT:
         return nuts(
-            passes, rows, state, start, covariance, log_prior, num_samples, num_warmup, num_chains, key, compiled, True
+            density,
+            parameters,
+            rows,
+            state,
+            start,
+            covariance,
+            num_samples,
+            num_warmup,
+            num_chains,
+            key,
+            compiled,
+            True,
         )
     return Draws({name: np.asarray(value) for name, value in natural.items()}, np.asarray(vectors), int(diverged))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,7 +18,7 @@ from robustly.fit.maximize import Found, maximize
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.passes import Passes, passes
 from robustly.fit.result import Fit, RowPosterior
-from robustly.fit.uncertainty import Draws, nuts
+from robustly.fit.uncertainty import Draws, log_posterior, nuts
 from robustly.model.row import RowModel
 from robustly.precision import in_double_precision
 from robustly.rows.arrays import Rows, make_rows
@@ -110,12 +111,12 @@ class RowSource:
         values, vectors = np.linalg.eigh(-curve)
         covariance = (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
         return nuts(
-            self.passes,
+            partial(log_posterior, self.passes, self.log_prior),
+            self.passes.model.parameters,
             self.rows,
             self.found.state,
             self.vector,
             covariance,
-            self.log_prior,
             num_samples,
             num_warmup,
             num_chains,

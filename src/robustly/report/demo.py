@@ -115,13 +115,14 @@ def _simulated_counts() -> tuple[Any, str]:
 def _surprise_plot(robust: Any, plain: Any, index: np.ndarray, unit: str) -> str:
     """Surprise of every row under both models, as a PNG in base64."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7, 3), layout="constrained")
     axes = figure.subplots()
     axes.plot(index, plain.surprise, "o", ms=3.5, color="#b0563b", label="classical")
     axes.plot(index, robust.surprise, "o", ms=3.5, color="#2f6f8f", label="robust")
     axes.set(xlabel=unit, ylabel="surprise (−log density)")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     buffer = io.BytesIO()

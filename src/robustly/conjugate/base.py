@@ -1,0 +1,205 @@
+r"""What makes a conjugate pair? A log-normaliser of the prior, a row's statistic in it, and a base measure.
+
+A prior in exponential-family form, :math:`p(\beta \mid \eta) = h_0(\beta) \exp\{\eta \cdot T(\beta) - A(\eta)\}`, is
+conjugate to a likelihood :math:`p(x \mid \beta) = h(x) \exp\{s(x) \cdot T(\beta)\}`. Then the posterior is the same
+family at :math:`\eta + s(x)`, a row's evidence is :math:`A(\eta + s) - A(\eta) + \log h` (Wang & Blei, section on
+conjugate exponential families, with the :math:`h` the text leaves out), and the E-step is the gradient of :math:`A`.
+All of it follows here from the three functions, by autodiff.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import jax
+import numpy as np
+
+from robustly.conjugate.table import Table, make_table, read_numbers
+from robustly.errors import ModelError
+from robustly.precision import in_double_precision
+
+Columns = Mapping[str, Any]
+Theta = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Classical:
+    """The model in which all rows share one value of the local: the limit of no heterogeneity."""
+
+    values: dict[str, Any]
+    """Its maximum likelihood estimates."""
+    limits: dict[str, Any]
+    """What the prior's arguments tend to."""
+    score: float
+    """Slope of the log likelihood in the variance of the locals, at none; not above 0 means no heterogeneity."""
+    log_prob: Callable[[Theta, Columns], Any]
+    """Log density of one row."""
+    law: Callable[[Theta, Columns], Any]
+    """The distribution of many rows, as scipy has it."""
+    common: Callable[[Theta, Columns], Any]
+    """The value all rows share; with covariates, the value at theirs."""
+    derived: dict[str, Any] = field(default_factory=dict)
+    why: str = ""
+    """A reason to take this model whatever the score."""
+    edge: tuple[str, ...] = ()
+    """Estimates that lie on the edge of what is possible, such as a rate of 0."""
+    given: tuple[str, ...] = ()
+    """Values that were not estimated."""
+
+
+class ConjugatePair(ABC):
+    """A prior and a likelihood that are conjugate; every row draws its own local value from the prior.
+
+    To make a pair, write a frozen dataclass with :meth:`coordinates`, :meth:`natural`, :meth:`log_normalizer`,
+    :meth:`statistic` and :meth:`log_base`, each for one row and in ``jax.numpy``, and look at it with
+    ``rb.testing.check_pair``. A field called like a coordinate fixes it when it is not None. Everything else has a
+    default; :meth:`law` and :meth:`likelihood` give posteriors in the local's own units and let the check compare
+    posterior with prior × likelihood, :meth:`predictive_law` replaces a numerical predictive by a closed form.
+    """
+
+    local: ClassVar[str] = "local"
+    """What the rows' own value is called."""
+    shared: ClassVar[tuple[str, ...]] = ()
+    """Coordinates that belong to the likelihood and not to the prior."""
+    support: ClassVar[str] = "real"
+    """Where observations lie: ``count``, ``real``, ``positive`` or ``vector``."""
+    spread_power: ClassVar[float] = -0.5
+    """The locals' relative spread is the first coordinate to this power."""
+
+    # ------------------------------------------------------------------ what defines a pair
+
+    @abstractmethod
+    def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
+        """What is fitted: for every name a NumPyro constraint and a shape; first the one that says how rows differ."""
+
+    @abstractmethod
+    def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
+        """The prior's natural parameter η."""
+
+    @abstractmethod
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+        """A(η)."""
+
+    @abstractmethod
+    def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
+        """What a row adds to η."""
+
+    @abstractmethod
+    def log_base(self, theta: Theta, row: Columns) -> Any:
+        """log h of a row."""
+
+    # ------------------------------------------------------------------ what follows, and may be said better
+
+    def evidence(self, theta: Theta, row: Columns) -> Any:
+        """Log density of one row with its local integrated out; override it where the difference of A cancels."""
+        eta = self.natural(theta, row)
+        return (
+            self.log_normalizer(add(eta, self.statistic(theta, row)))
+            - self.log_normalizer(eta)
+            + self.log_base(theta, row)
+        )
+
+    def posterior_natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
+        """η of the row's posterior."""
+        return add(self.natural(theta, row), self.statistic(theta, row))
+
+    def expectations(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
+        """The exact E-step: posterior means of T, the gradient of A."""
+        return jax.grad(self.log_normalizer)(self.posterior_natural(theta, row))
+
+    def arguments(self, theta: Theta) -> dict[str, Any]:
+        """The prior's arguments as they are reported."""
+        return {name: value for name, value in theta.items() if name not in self.shared}
+
+    def derived(self, theta: Theta) -> dict[str, Any]:
+        """Other names for what was fitted, such as a Student-t's degrees of freedom."""
+        return {}
+
+    def law(self, eta: tuple[Any, ...]) -> Any:
+        """The distribution of the local at η, as a scipy distribution; None if the pair does not say."""
+        return None
+
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+        """The distribution of an observation given its local, as a scipy distribution; for :func:`check_pair`."""
+        return None
+
+    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+        """The distribution of a new observation, as a scipy distribution; None for a numerical one."""
+        return None
+
+    def raw(self, theta: Theta, columns: Columns) -> Any:
+        """What a row alone says of its local; None if the pair does not say."""
+        return None
+
+    def observed(self, columns: Columns) -> np.ndarray:
+        """The observation in its own units, from the columns it was read into."""
+        return next(iter(columns.values()))
+
+    def start(self, table: Table) -> dict[str, Any]:
+        """Where the search begins: 1 for what is positive, 0 for what is real, unless the pair knows better."""
+        from numpyro.distributions import biject_to
+
+        found = {}
+        for name, (constraint, shape) in self.coordinates(table.columns).items():
+            transform = biject_to(constraint)
+            found[name] = transform(np.zeros(transform.inverse_shape(shape)))
+        return found
+
+    def classical(self, table: Table) -> Classical | None:
+        """The limit of no heterogeneity, with its score test; None if the pair has none."""
+        return None
+
+    def settle(self, table: Table, theta: dict[str, Any]) -> str | None:
+        """A word of caution on the estimates found, or None; a pair may raise a FitError here."""
+        return None
+
+    def read(self, x: Any, *more: Any) -> dict[str, np.ndarray]:
+        """Columns from what the user passes, checked; without an observation (None) only what predictions need."""
+        return {} if x is None else {"x": read_numbers("x", x)}
+
+    # ------------------------------------------------------------------ for everyone
+
+    @property
+    def fixed(self) -> dict[str, Any]:
+        """Coordinates that were given a value and are not fitted."""
+        if not dataclasses.is_dataclass(self):
+            return {}
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: value for name, value in given.items() if value is not None and name in self._known}
+
+    _known: ClassVar[tuple[str, ...]] = ()
+    """Fields that are coordinates."""
+
+    def fit(
+        self,
+        x: Any,
+        *,
+        method: str = "direct",
+        weights: Any = None,
+        hyperprior: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Fit the prior to rows `x`; see :func:`robustly.conjugate.search.fit_pair` for what the options mean."""
+        return self._fit(self.read(x), method, weights, hyperprior)
+
+    @in_double_precision
+    def _fit(
+        self, columns: dict[str, np.ndarray], method: str, weights: Any, hyperprior: Mapping[str, Any] | None
+    ) -> Any:
+        from robustly.conjugate.search import fit_pair
+
+        return fit_pair(self, make_table(columns, weights), method, hyperprior)
+
+
+def add(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(a + b for a, b in zip(one, other, strict=True))
+
+
+def positive_or_none(owner: str, **given: float | None) -> None:
+    """Refuse fixed values that cannot be."""
+    for name, value in given.items():
+        if value is not None and not (np.isfinite(value) and value > 0):
+            raise ModelError(f"{owner}({name}={value}): {name} is a finite number above 0, or None to fit it.")

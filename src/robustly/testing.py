@@ -1,0 +1,179 @@
+"""Is an extension what it has to be? Numerical checks of what users add, to be called from their own tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from robustly.conjugate.base import ConjugatePair
+from robustly.errors import ModelError
+from robustly.precision import in_double_precision
+
+MOST_COUNTS = 1 << 18
+
+
+@in_double_precision
+def check_pair(
+    pair: ConjugatePair, *data: Any, theta: Mapping[str, Any] | None = None, tolerance: float = 1e-6, **companions: Any
+) -> dict[str, float]:
+    """Verify a conjugate pair numerically, at a few parameter values.
+
+    Looks at whether the predictive density adds up to one over its support (for counts and single numbers), whether a
+    stable `evidence` of the pair's own equals A(η + s) − A(η) + log h, and, if the pair names its `law` and
+    `likelihood`, whether prior × likelihood = evidence × posterior at every value of the local.
+
+    Args:
+        pair: the pair to check.
+        data: a few rows as `fit` takes them (three to ten are plenty); companions by name if they are keywords.
+        theta: parameter values to check at; without it three are drawn around the pair's start for these rows.
+        tolerance: largest difference allowed, of logs.
+
+    Returns:
+        The largest difference found by each check.
+
+    Raises:
+        ModelError: naming the check that failed, the row, and by how much.
+
+    Example:
+        >>> import robustly as rb
+        >>> from robustly.conjugate import GammaPoisson
+        >>> from robustly.testing import check_pair
+        >>> sorted(check_pair(GammaPoisson(), [0, 3, 1, 7]))
+        ['closed form', 'integrates to one', 'posterior']
+    """
+    from robustly.conjugate.search import engine_of
+    from robustly.conjugate.table import make_table
+
+    columns = {name: np.asarray(c, dtype=float) for name, c in pair.read(*data, **companions).items()}
+    if not columns:
+        raise ModelError("check_pair needs a few rows of data: check_pair(pair, x).")
+    engine = engine_of(pair, columns)
+    if theta is not None:
+        vectors = [engine.parameters.vector({**pair.fixed, **theta})]
+    else:
+        centre = engine.parameters.vector({**pair.start(make_table(columns, None)), **pair.fixed})
+        noise = np.random.default_rng(0).normal(size=(2, len(centre)))
+        vectors = [centre, *(centre + 0.4 * noise)]
+    found: dict[str, float] = {}
+    for vector in vectors:
+        values = engine.theta(jnp.asarray(vector))
+        for name, gap in _checks(pair, values, columns).items():
+            _judge(pair, name, gap, tolerance)
+            found[name] = max(found.get(name, 0.0), float(np.max(gap)))
+    return found
+
+
+def _checks(pair: ConjugatePair, theta: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    data = {name: jnp.asarray(column) for name, column in columns.items()}
+    evidence = np.asarray(jax.vmap(lambda row: pair.evidence(theta, row))(data))
+    plain = np.asarray(jax.vmap(lambda row: ConjugatePair.evidence(pair, theta, row))(data))
+    gaps = {"closed form": np.abs(evidence - plain) / (1.0 + np.abs(plain))}
+    if pair.support in ("count", "real", "positive"):
+        gaps["integrates to one"] = _mass_gaps(pair, theta, columns)
+    if pair.law(_natural(pair, theta, columns)) is not None:
+        gap = _posterior_gaps(pair, theta, columns, evidence)
+        if gap is not None:
+            gaps["posterior"] = gap
+    return gaps
+
+
+def _natural(pair: ConjugatePair, theta: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> tuple[Any, ...]:
+    data = {name: jnp.asarray(column) for name, column in columns.items()}
+    full = lambda row: tuple(jnp.asarray(part, dtype=float) for part in pair.natural(theta, row))
+    return tuple(np.asarray(part) for part in jax.vmap(full)(data))
+
+
+def _posterior_gaps(
+    pair: ConjugatePair, theta: Mapping[str, Any], columns: Mapping[str, np.ndarray], evidence: np.ndarray
+) -> np.ndarray | None:
+    """|log prior + log likelihood − log evidence − log posterior| at values the posterior holds likely."""
+    plain = {name: np.asarray(value) for name, value in theta.items()}
+    data = {name: jnp.asarray(column) for name, column in columns.items()}
+    full = lambda row: tuple(jnp.asarray(part, dtype=float) for part in pair.posterior_natural(theta, row))
+    after = tuple(np.asarray(part) for part in jax.vmap(full)(data))
+    before = _natural(pair, theta, columns)
+    x = pair.observed(columns)
+    worst = np.zeros(len(evidence))
+    rng = np.random.default_rng(1)
+    for i in range(len(evidence)):
+        row = {name: column[i] for name, column in columns.items()}
+        prior, posterior = (pair.law(tuple(part[i] for part in eta)) for eta in (before, after))
+        if pair.likelihood(np.asarray(posterior.mean()), plain, row) is None:
+            return None
+        shape = np.shape(posterior.mean())
+        for local in posterior.rvs(size=(5, *shape), random_state=rng):
+            law = pair.likelihood(local, plain, row)
+            seen = (
+                law.logpmf(x[i]) if hasattr(law, "logpmf") and not hasattr(law, "logpdf") else _log_density(law, x[i])
+            )
+            gap = np.squeeze(prior.logpdf(local)) + np.squeeze(seen) - evidence[i] - np.squeeze(posterior.logpdf(local))
+            worst[i] = max(worst[i], abs(float(gap)) / (1.0 + abs(float(evidence[i]))))
+    return worst
+
+
+def _log_density(law: Any, x: Any) -> Any:
+    discrete = hasattr(law, "dist") and not hasattr(law.dist, "pdf")
+    return law.logpmf(x) if discrete else law.logpdf(x)
+
+
+def _mass_gaps(pair: ConjugatePair, theta: Mapping[str, Any], columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    """How far the predictive of every row's companions is from a total of one."""
+    first, *rest = columns
+    logged = bool(np.any(pair.observed(columns) != columns[first]))
+
+    def log_prob(row: Mapping[str, Any], values: np.ndarray) -> np.ndarray:
+        return np.asarray(compiled(jnp.asarray(values), {name: jnp.asarray(value) for name, value in row.items()}))
+
+    compiled = jax.jit(lambda values, row: jax.vmap(lambda x: pair.evidence(theta, {first: x, **row}))(values))
+    gaps = np.zeros(len(columns[first]))
+    for i in range(len(gaps)):
+        row = {name: columns[name][i] for name in rest}
+        if pair.support == "count":
+            size, missing = 1 << 10, 1.0
+            while abs(missing) > 1e-9 and size <= MOST_COUNTS:
+                listed = np.arange(size, dtype=float)
+                if "trials" in row:
+                    listed = listed[: int(row["trials"]) + 1]
+                missing = 1.0 - float(np.exp(log_prob(row, listed)).sum())
+                size = size * 16 if "trials" not in row else MOST_COUNTS + 1
+            # A power-law tail may hold a little mass beyond the last count listed; too much mass is never right.
+            gaps[i] = max(-missing, missing - (1e-2 if size > MOST_COUNTS and "trials" not in row else 0.0), 0.0)
+            continue
+        to_x = np.exp if pair.support == "positive" and not logged else np.sinh
+        # A column of logs holds no more than a double can be the exponential of.
+        reach = 7.2 if logged else 250.0
+        low, high, total = -reach, reach, np.nan
+        for _ in range(3):
+            u = np.linspace(low, high, 40_001)
+            x = to_x(u)
+            slope = x if to_x is np.exp else np.cosh(u)
+            # A column of logs is integrated over x = exp(log x): one more factor.
+            with np.errstate(over="ignore"):
+                mass = np.exp(log_prob(row, x) + (x if logged else 0.0) + np.log(slope)) * (u[1] - u[0])
+            mass = np.where(np.isfinite(mass), mass, 0.0)
+            kept = np.flatnonzero(mass > 1e-16 * mass.max())
+            total = float(mass.sum())
+            low, high = u[max(kept[0] - 1, 0)], u[min(kept[-1] + 1, len(u) - 1)]
+        gaps[i] = abs(total - 1.0)
+    return gaps
+
+
+def _judge(pair: ConjugatePair, check: str, gap: np.ndarray, tolerance: float) -> None:
+    advice = {
+        "closed form": "its evidence is not A(η + s) − A(η) + log h: compare evidence() with log_normalizer(), "
+        "statistic() and log_base()",
+        "integrates to one": "its densities do not add up to one over the support: look at log_base() and `support`",
+        "posterior": "prior × likelihood is not evidence × posterior: compare law() with log_normalizer(), and "
+        "likelihood() with statistic() and log_base()",
+    }
+    bad = ~(gap <= tolerance)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ModelError(
+            f"{type(pair).__name__} fails the check “{check}” in row {row}, by {gap[row]:.2g} (allowed {tolerance:g}): "
+            f"{advice[check]}."
+        )
