@@ -13,6 +13,7 @@ from simulate import concentrations, match, simulate
 from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
+from robustly.conjugate import DirichletMultinomial
 from robustly.errors import ConvergenceWarning
 from robustly.topics import LDA, RobustLDA, document_completion
 from robustly.topics.passes import Documents, Workers, make_topics, update
@@ -38,6 +39,8 @@ def test_one_topic_is_the_dirichlet_multinomial(inference):
     counts = np.stack([random.multinomial(25, random.dirichlet([0.5, 1.0, 2.0, 0.8, 0.3])) for _ in range(150)])
     model = RobustLDA(1, inference=inference, smoothing=0, max_iter=600, tol=0).fit(counts)
     np.testing.assert_allclose(model.components_[0], dirichlet_multinomial(counts), rtol=1e-6)
+    pair = DirichletMultinomial().fit(counts)
+    np.testing.assert_allclose(model.components_[0], pair.hyperparameters["concentration"], rtol=1e-6)
 
 
 def test_one_topic_needs_no_smoothing_switched_off():
