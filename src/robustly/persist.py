@@ -27,6 +27,8 @@ VERSION = 1
 # kind of result -> "module:function" that rebuilds it from (meta, arrays, **context)
 KINDS: dict[str, str] = {
     "fit": "robustly.fit.result:from_saved",
+    "glm": "robustly.glm.result:from_saved",
+    "glm_estimator": "robustly.glm.estimators:load_estimator",
 }
 
 
