@@ -217,7 +217,7 @@ class RobustPoissonRegression(_RowRegressor):
     r"""Poisson regression in which every row has its own log rate.
 
     :math:`\eta_i \sim p(\cdot \mid b + x_i w, \mathrm{spread})`, :math:`y_i \sim \mathrm{Poisson}(e^{\eta_i})`, the
-    rows' log rates integrated out and the spread fitted. Where the rows show no spread the plain regression is returned,
+    rows' log rates integrated out and the spread fitted. Where rows show no spread the plain regression is returned,
     with ``spread_ = 0``. If overdispersion comes from gamma-distributed rates, a negative binomial is the better model.
 
     Args:

@@ -175,7 +175,12 @@ def two_centre_points(joint: Any, a: Any, width_a: Any, b: Any, width_b: Any, co
     low, high = jnp.minimum(a, b), jnp.maximum(a, b)
     width_low, width_high = jnp.where(a <= b, width_a, width_b), jnp.where(a <= b, width_b, width_a)
     gap = high - low
-    cut = gap * width_low / (width_low + width_high)
+    # A wide centre close to a narrow one has to see what is narrow there.
+    width_low, width_high = (
+        jnp.minimum(width_low, jnp.maximum(width_high, gap)),
+        jnp.minimum(width_high, jnp.maximum(width_low, gap)),
+    )
+    cut = 0.5 * gap
     out_low = _outer(joint, low, width_low)[0]
     out_high = _outer(joint, high, width_high)[1]
     own, weight = zip(

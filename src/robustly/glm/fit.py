@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from robustly.glm.search import Found, Plan, WeakSpread, as_hyperprior, search
 from robustly.glm.solvers import by_em, by_map
 from robustly.rows.frames import Design
 
+STEEPEST = 5.0
 SOLVERS = {"newton": search, "em": by_em, "map": by_map}
 
 
@@ -44,6 +46,7 @@ def fit_glm(
     if local == "label" and not single:
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
     unidentified = single and isinstance(law, LocalPredictor)
+    given = hyperprior
     if isinstance(hyperprior, str):
         if hyperprior != "auto":
             raise ModelError(
@@ -60,6 +63,13 @@ def fit_glm(
     plan = Plan(
         law, _nodes(approx), held, as_hyperprior(hyperprior) if "spread" in law.names else None, Stop(tol, max_iter)
     )
+    if local == "label" and given is not None and design.ridge == 0:
+        # Without it a steep enough slope explains every row on the wrong side as a wrong label.
+        plan = replace(plan, tether=STEEPEST**-2)
+        notes = (
+            *notes,
+            f"coefficients of standardised columns have a weak prior N(0, {STEEPEST:g}²); hyperprior=None for none.",
+        )
     found: Found = SOLVERS[solver](design, plan)
     if unidentified and found.outcome.converged and isinstance(found.plan.law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found))

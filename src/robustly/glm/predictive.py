@@ -337,7 +337,11 @@ def two_centres(
     width_low = np.where(a <= b, width_a, width_b)
     width_high = np.where(a <= b, width_b, width_a)
     gap = high - low
-    cut = gap * width_low / (width_low + width_high)
+    width_low, width_high = (
+        np.minimum(width_low, np.maximum(width_high, gap)),
+        np.minimum(width_high, np.maximum(width_low, gap)),
+    )
+    cut = 0.5 * gap
     lines = [
         _half_lines(low, width_low, -1.0, low - (a - far)),
         _half_lines(low, width_low, 1.0, cut),

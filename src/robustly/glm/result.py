@@ -167,16 +167,13 @@ class GLMFit(Fit):
         Rows with predictors of their own are judged by their integrated predictive distribution. Rows with precisions
         of their own (Student-t) are judged by the *core*, a normal with the fitted scale: under the heavy-tailed law
         itself hardly anything is surprising, which is what made the fit robust. With wrong labels the rows are those
-        that were probably flipped, and `fdr` bounds the average probability that they were not.
+        that were flipped with probability 1 − `fdr` or more.
         """
         tail = self.tail_probabilities
         if level is not None:
             chosen = np.flatnonzero(tail < level)
         elif isinstance(self.fitted.law, LocalLabel):
-            share = 0.05 if fdr is None else fdr
-            order = np.argsort(tail, kind="stable")
-            good = np.flatnonzero(np.cumsum(tail[order]) / np.arange(1, len(tail) + 1) <= share)
-            chosen = order[: good[-1] + 1] if good.size else np.zeros(0, dtype=int)
+            chosen = np.flatnonzero(tail <= (0.05 if fdr is None else fdr))
         else:
             chosen = benjamini_hochberg(tail, 0.05 if fdr is None else fdr)
         return chosen[np.lexsort((-self.surprise[chosen], tail[chosen]))]

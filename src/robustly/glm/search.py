@@ -16,7 +16,7 @@ from robustly.errors import FitError
 from robustly.fit.newton import Optimum, newton
 from robustly.fit.outcome import Outcome, Stop
 from robustly.glm.evidence import Kernel, kernel, pairs, start_state, table_of
-from robustly.glm.families import Bernoulli, Binomial
+from robustly.glm.families import Bernoulli, Binomial, Normal
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor
 from robustly.precision import double_precision
 from robustly.rows.frames import Design, DesignRows
@@ -30,6 +30,8 @@ WIDEST = 30.0
 """A spread beyond which the search ends; on the log scale e³⁰ either way is no longer a regression."""
 NARROWEST = 1e-4
 TABLE_ROWS = 8192
+PERFECT = 1e-10
+LIMIT = 16.0
 LOGISTIC = 1.7
 """A logistic curve is close to that of a normal with this standard deviation."""
 NEARLY_NORMAL = 1e4
@@ -100,8 +102,7 @@ class Climb:
         self.attenuated = (
             isinstance(plan.law, LocalPredictor)
             and isinstance(plan.law.family, Bernoulli | Binomial)
-            and plan.law.names == ("spread",)
-            and "spread" not in plan.held
+            and [plan.law.names[i] for i in self.free] == ["spread"]
         )
         # One 0/1 row is like another with the same predictor: many of them are read off a table.
         self.tabulated = not plan.law.closed and isinstance(plan.law.family, Bernoulli) and len(design) > TABLE_ROWS
@@ -140,6 +141,10 @@ class Climb:
                 curves = table_of(self.kernel, tuple(phi), float(np.abs(m).max(initial=1.0))) or curves
 
         def one_chunk(data: Any, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+            with np.errstate(all="ignore"):  # Places too far out are told by values that are not finite.
+                return add_up(data, weight, state)
+
+        def add_up(data: Any, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             matrix = design.shifted(data[0])
             m = data[1] + design.linear(matrix, beta)
             parts = curves(m, tuple(phi), (data[2], data[3]), state)
@@ -160,7 +165,7 @@ class Climb:
             }
             return sums, {"evidence": value, "state": state}
 
-        with np.errstate(all="ignore"), double_precision():
+        with double_precision():
             sums, by_row = over_rows(one_chunk, self.rows, self.state)
         if np.all(np.isfinite(by_row["state"])):
             self.state = by_row["state"]
@@ -168,6 +173,10 @@ class Climb:
         return self._assemble(u, phi, sums)
 
     def _assemble(self, u: np.ndarray, phi: np.ndarray, sums: dict[str, Any]) -> tuple[float, np.ndarray, np.ndarray]:
+        with np.errstate(all="ignore"):
+            return self._add_up(u, phi, sums)
+
+    def _add_up(self, u: np.ndarray, phi: np.ndarray, sums: dict[str, Any]) -> tuple[float, np.ndarray, np.ndarray]:
         turn, size, k = self.design.to_shifted, self.design.size, self.kernel.size
         shared = np.zeros((k - 1, k - 1))
         for total, (i, j) in zip(sums["curve"], pairs(k)):
@@ -257,7 +266,7 @@ def search(design: Design, plan: Plan) -> Found:
         sample = np.random.default_rng(0).choice(len(design), len(design) // SHARE, replace=False)
         part = design.some(np.sort(sample))
         if (part.rows.weight > 0).any():
-            begin = search(part, replace(plan, tether=1e-3))
+            begin = search(part, replace(plan, tether=max(plan.tether, 1e-3)))
             if not begin.outcome.converged or not np.all(np.isfinite(begin.optimum.vector)):
                 begin = None
     return thorough(design, plan, begin)
@@ -280,16 +289,40 @@ def classical(design: Design, plan: Plan, begin: Found | None = None) -> Found:
         held = [plan.law.free(n, plain.held[n]) if n in plain.held else None for n in plain.law.names]
         guess = family.nuisance_start(design.y, design.trials, rest)
         phi = np.array([np.log(g) if h is None else h for g, h in zip(guess, held)])
+        if isinstance(family, Normal):
+            size = float(np.abs(design.y[design.rows.weight > 0]).max())
+            scale = np.sqrt(np.average(rest**2, weights=design.rows.weight))
+            if scale <= PERFECT * size and "scale" not in plain.held:
+                fixed = Climb(design, replace(plain, held={"scale": max(PERFECT * size, 1e-150)}), 0)
+                return fixed.climb(u, fixed.phi).ending("perfect_fit", _PERFECT_TEXT)
         if not np.isfinite(climb(climb.joined(u, phi))[0]):
             u = np.zeros_like(u)
         climb.state = None
-        found = climb.climb(u, phi)
+        found = climb.climb(u, phi, watch=lambda vector: _nuisance_watch(climb.split(vector)[1][climb.free]))
+        if found.outcome.kind == "watched":
+            limit = {name: float(np.exp(value)) for name, value in zip(plain.law.names, found.phi)}
+            found = Climb(design, replace(plain, held=limit), 0).climb(found.u, found.phi)
+            shown = ", ".join(f"{name} = {value:.2g}" for name, value in limit.items())
+            found = found.ending(
+                "boundary",
+                f"the dispersion ran to its limit and was held there ({shown}): a simpler family does as well.",
+            )
     return _judge_separation(found)
+
+
+_PERFECT_TEXT = (
+    "the columns reproduce the responses to rounding, so there is no noise to fit; standard errors mean nothing."
+)
+
+
+def _nuisance_watch(phi: np.ndarray) -> str | None:
+    """Dispersions that run away: counts no more dispersed than a Poisson's, measurements without noise."""
+    return "a dispersion is running to its limit" if np.any(np.abs(phi) > LIMIT) and len(phi) else None
 
 
 def _judge_separation(found: Found) -> Found:
     design = found.design
-    if not found.plan.law.family.discrete or design.ridge > 0 or found.outcome.kind == "bad_start":
+    if not found.plan.law.family.discrete or design.ridge > 0 or found.plan.tether > 0 or not found.outcome.converged:
         return found
     seen = -found.optimum.curve[: design.size, : design.size] / design.rows.total_weight
     values, vectors = np.linalg.eigh(seen)
@@ -334,7 +367,9 @@ def _search_spread(design: Design, plan: Plan, begin: Found | None) -> Found:
         if not plain.outcome.converged:
             return plain
         score, size = spread_score(plain, law)
-        unsure = isinstance(law.family, Bernoulli | Binomial) or getattr(law, "prior", "normal") == "student_t"
+        # The score at zero does not decide for 0/1 rows and heavy tails, which may prefer a spread far from zero, nor
+        # for a normal response, whose scale takes it up.
+        unsure = isinstance(law.family, Bernoulli | Binomial | Normal) or getattr(law, "prior", "normal") == "student_t"
         if score <= 1e-9 * size and plan.hyperprior is None and "spread" not in plan.held and not unsure:
             return at_boundary(plain, law)
         starts = _spread_starts(design, plan, plain, score, size)
@@ -421,6 +456,10 @@ def _spread_starts(
         phi[place] = np.log(moments)
     if isinstance(law, LocalDispersion):
         return [(plain.u, phi)]
+    if isinstance(law.family, Normal):
+        scale = law.names.index("scale")
+        phi[place], phi[scale] = phi[scale] - 0.7, phi[scale] - 0.7
+        return [(plain.u, phi)]
     if isinstance(law.family, Bernoulli | Binomial):
         wide = phi.copy()
         if "spread" not in plan.held:
@@ -459,61 +498,61 @@ def at_boundary(plain: Found, law: Law) -> Found:
 
 def _search_student_t(design: Design, plan: Plan, begin: Found | None) -> Found:
     law = plan.law
+    plain: Found | None = None
     if begin is not None and isinstance(begin.plan.law, LocalPrecision):
         starts = [(begin.u, begin.phi)]
-        plain = None
+        common = float(np.exp(begin.phi[0]))
     else:
         plain = classical(design, replace(plan, held={}), None)
         if not plain.outcome.converged:
             return plain
-        size = float(np.abs(design.y).max(initial=0.0))
-        if np.exp(plain.phi[0]) <= 1e-10 * max(size, 1e-290):
-            return plain.ending(
-                "perfect_fit", "the columns reproduce every response, so there is no noise whose tails could be fitted."
-            )
-        starts = _student_t_starts(design, plan, plain)
-    effective = design.rows.total_weight
-    parameters = design.size
+        starts = _student_t_starts(design, plain)
+        common = float(np.exp(plain.phi[0]))
     # Below this many degrees of freedom a fit through as many rows as coefficients has an infinite likelihood.
-    floor = max(0.1, 1.5 * parameters / max(effective - parameters, 1.0))
-    dof = law.names.index("dof")
-
-    def watch(vector, climb):
-        return (
-            (
-                "the degrees of freedom are running to a limit"
-                if not floor < np.exp(climb.split(vector)[1][dof]) < NEARLY_NORMAL
-                else None
-            )
-            if "dof" not in plan.held
-            else None
-        )
-
+    floor = max(0.1, 1.5 * design.size / max(design.rows.total_weight - design.size, 1.0))
     best: Found | None = None
     for u, phi in starts:
-        climb = Climb(design, plan, 0)
-        phi = np.where(climb.phi != 0, climb.phi, phi)
-        if "dof" not in plan.held:
-            phi[dof] = np.log(max(np.exp(phi[dof]), 1.2 * floor))
-        found = climb.climb(u, phi, watch=lambda vector, climb=climb: watch(vector, climb))
-        if found.outcome.kind == "watched" and np.exp(found.phi[dof]) <= floor:
-            held = Climb(design, replace(plan, held={**plan.held, "dof": floor}), 0)
-            found = held.climb(found.u, np.array([found.phi[0], np.log(floor)])).ending(
-                "bound",
-                f"the degrees of freedom stopped at {floor:.3g}: below, a fit through {parameters} rows has infinite "
-                "likelihood. Use fewer columns, or fix dof.",
-            )
+        found = _climb_student_t(design, plan, u, phi, floor, common)
+        if found.outcome.kind == "perfect_fit":
+            return found
         if found.outcome.kind != "bad_start" and (best is None or found.value > best.value + 1e-9):
             best = found
-    if best is None or best.outcome.kind == "watched":
-        plain = plain if plain is not None else classical(design, replace(plan, held={}), None)
-        return at_boundary(plain, law)
-    if plain is not None and best.value < plain.value - 1e-7 and "dof" not in plan.held:
-        return at_boundary(plain, law)
+    worse = best is None or (plain is not None and best.value < plain.value - 1e-7)
+    if best is None or best.outcome.kind == "watched" or (worse and "dof" not in plan.held):
+        return at_boundary(plain if plain is not None else classical(design, replace(plan, held={}), None), law)
     return best
 
 
-def _student_t_starts(design: Design, plan: Plan, plain: Found) -> list[tuple[np.ndarray, np.ndarray]]:
+def _climb_student_t(design: Design, plan: Plan, u: np.ndarray, phi: np.ndarray, floor: float, common: float) -> Found:
+    """Newton from one start, ended where scale or degrees of freedom run to a limit."""
+    climb = Climb(design, plan, 0)
+    free = "dof" not in plan.held
+    start = np.array([phi[0], np.log(max(np.exp(phi[1]), 1.2 * floor)) if free else climb.phi[1]])
+
+    def watch(vector: np.ndarray) -> str | None:
+        scale, dof = np.exp(climb.split(vector)[1])
+        if scale < PERFECT * common:
+            return "scale"
+        return "dof" if free and not floor < dof < NEARLY_NORMAL else None
+
+    found = climb.climb(u, start, watch=watch)
+    if found.outcome.kind != "watched":
+        return found
+    scale, dof = np.exp(found.phi)
+    if scale < PERFECT * common:
+        text = "so many rows lie on one line to rounding that the scale runs to zero; look at those rows, or fix dof."
+        return found.ending("perfect_fit", text)
+    if dof >= NEARLY_NORMAL:
+        return found
+    held = Climb(design, replace(plan, held={**plan.held, "dof": floor}), 0)
+    return held.climb(found.u, np.array([found.phi[0], np.log(floor)])).ending(
+        "bound",
+        f"the degrees of freedom stopped at {floor:.3g}: below, a fit through {design.size} rows has infinite "
+        "likelihood. Use fewer columns, or fix dof.",
+    )
+
+
+def _student_t_starts(design: Design, plain: Found) -> list[tuple[np.ndarray, np.ndarray]]:
     """From the classical fit, and from a few reweighted fits with the tails of a t with one degree of freedom."""
     weight = design.rows.weight
     scale = float(np.exp(plain.phi[0]))

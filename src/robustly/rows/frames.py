@@ -137,7 +137,11 @@ class Design:
         gram = self.spread_of_columns
         size = len(gram)
         unit = np.sqrt(np.diag(gram))
-        unit = np.where(unit > 1e-150, unit, 1.0)
+        # A constant column has nothing left but the rounding of its mean.
+        around = np.concatenate([[0.0], np.abs(self.centre)]) if self.intercept else np.abs(self.centre)
+        nothing = unit <= np.maximum(1e-13 * around, 1e-150)
+        gram = np.where(nothing[:, None] | nothing, 0.0, gram)
+        unit = np.where(nothing, 1.0, unit)
         if self.ridge > 0:
             return np.diag(1.0 / unit), np.zeros((size, 0))
         values, vectors = np.linalg.eigh(gram / unit[:, None] / unit)
@@ -245,9 +249,10 @@ def read_design(
 def _unique(terms: Sequence[str]) -> list[str]:
     """Columns of the same name get a number."""
     found: list[str] = []
+    seen: dict[str, int] = {}
     for term in terms:
-        again = sum(term == other for other in terms[: len(found)])
-        found.append(f"{term} ({again + 1})" if again else term)
+        seen[term] = seen.get(term, 0) + 1
+        found.append(f"{term} ({seen[term]})" if seen[term] > 1 else term)
     return found
 
 
