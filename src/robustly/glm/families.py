@@ -8,6 +8,7 @@ the normal.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any, ClassVar
@@ -94,7 +95,10 @@ class Family(ABC):
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
         """Refuse responses this family gives no probability; return notes on unusual ones."""
-        good = np.asarray(self._at(np.zeros(len(y))).support(y))
+        from robustly.precision import double_precision
+
+        with double_precision():
+            good = np.asarray(self._at(np.zeros(len(y))).support(y))
         if not good.all():
             row = int(np.flatnonzero(~good)[0])
             raise SupportError(f"y holds {y[row]} in row {row}, which {self} gives no probability. Recode that row.")
@@ -135,7 +139,7 @@ class _InDouble:
 
         with double_precision():
             found = getattr(self._distribution, name)
-        return in_double_precision(found) if callable(found) else found
+        return in_double_precision(found) if inspect.ismethod(found) else found
 
 
 class Normal(Family):
@@ -368,7 +372,7 @@ class Gamma(Family):
         return (1.0 / max(float(np.var(residual)), 1e-8),)
 
     def _shape(self, nuisance: Sequence[float]) -> float:
-        return float(nuisance[0])
+        return nuisance[0]
 
 
 class Exponential(Gamma):

@@ -301,8 +301,7 @@ class GLMPredictive:
         spread = self.shared["spread"]
         if isinstance(self.law, LocalDispersion):
             own = np.exp(np.log(self.nuisance[0]) + spread * rng.standard_normal(shape))
-            drawn = [self.family.draw(rng, m[:, [i]], (own[:, [i]],), trials[:, [i]]) for i in range(len(self))]  # type: ignore[arg-type]
-            return np.concatenate(drawn, axis=1)
+            return self.family.draw(rng, m, (own,), trials)  # type: ignore[arg-type]
         assert isinstance(self.law, LocalPredictor)
         away = {
             "normal": lambda: rng.standard_normal(shape),

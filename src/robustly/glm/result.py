@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,6 +26,9 @@ from robustly.precision import double_precision
 from robustly.rows.arrays import pad
 from robustly.rows.frames import DesignRows
 
+# Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
+HEAVY = 0.3
+REFITS = 30
 LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
 
 
@@ -147,8 +151,8 @@ class GLMFit(Fit):
     def loo(self) -> float:
         """Expected log predictive density of a new row, times the rows: each row predicted by all others.
 
-        One Newton step away from the fit without the row, and the row's integrated likelihood there (never the
-        conditional one, which knows the row's own value).
+        One Newton step from the fit to that without the row (for the 30 heaviest rows all steps), and the row's
+        integrated likelihood there, never the conditional one, which knows the row's own value.
         """
         return float(self.weight @ self.loo_by_row)
 
@@ -259,11 +263,9 @@ class GLMFit(Fit):
             "values": self._values,
         }
         if self.source is not None:
-            arrays |= {
-                "scored": self.source.scores(),
-                "tail_probabilities": self.tail_probabilities,
-                "loo_by_row": self.loo_by_row,
-            }
+            arrays |= {"scored": self.source.scores(), "loo_by_row": self.loo_by_row}
+            with contextlib.suppress(ModelError):  # A user's own family may have no distribution function.
+                arrays["tail_probabilities"] = self.tail_probabilities
         else:
             arrays |= {n: a for n, a in (("scored", self.scored), *self.saved.items()) if isinstance(a, np.ndarray)}
         return meta, arrays
@@ -363,7 +365,20 @@ class GLMSource:
         # A step as long as this comes from a row that holds a coefficient alone; its own prediction is then no number.
         phi[:, free] += np.clip(move[:, 1:], -5.0, 5.0)
         m = self.predictor + np.clip(move[:, 0], -1e3, 1e3)
-        return self._evidence(m, phi) + law.family.log_base(self.design.y, self.design.trials)
+        found = self._evidence(m, phi) + law.family.log_base(self.design.y, self.design.trials)
+        lost = self.found.evidence - found
+        heavy = np.argsort(-lost, kind="stable")[:REFITS]
+        for row in heavy[(lost[heavy] > HEAVY) & (self.design.rows.weight[heavy] > 0)]:
+            found[row] = self._without(int(row))
+        return found
+
+    def _without(self, row: int) -> float:
+        """The evidence of a row under the fit to all others, climbed from the fit to all."""
+        weight = self.design.rows.weight.copy()
+        weight[row] = 0.0
+        climb = Climb(self.design.weighed(weight), self.found.plan, self.found.nodes)
+        climb.state = None if self.found.state is None else self.found.state.copy()
+        return float(climb.climb(self.found.u, self.found.phi).evidence[row])
 
     def _evidence(self, m: np.ndarray, phi: np.ndarray) -> np.ndarray:
         law = self.found.plan.law

@@ -223,7 +223,7 @@ class Climb:
 
     def found(self, optimum: Optimum) -> Found:
         if self.seen is None or not np.array_equal(self.seen[0], optimum.vector):
-            self(optimum.vector)
+            self.curves(optimum.vector)
         assert self.seen is not None
         evidence = self.seen[1] + self.plan.law.family.log_base(self.design.y, self.design.trials)
         base = float(self.design.rows.weight @ (evidence - self.seen[1]))
@@ -563,10 +563,7 @@ def _student_t_starts(design: Design, plain: Found) -> list[tuple[np.ndarray, np
         middle = np.median(np.abs(rest[weight > 0]))
         scale = max(1.48 * float(middle), 1e-6 * scale)
         believed = 2.0 / (1.0 + (rest / scale) ** 2)
-        part = replace(design, rows=DesignRows(design.rows.data, weight * believed, design.rows.chunk))
-        for name in ("centre", "_coordinates"):
-            part.__dict__[name] = getattr(design, name)
-        u = part.project(design.y - design.offset)
+        u = design.weighed(weight * believed).project(design.y - design.offset)
     starts.append((u, np.log([scale, 1.5])))
     return starts
 

@@ -197,7 +197,14 @@ class Design:
 
     def some(self, index: np.ndarray) -> Design:
         """The same coordinates with some of the rows."""
-        part = Design(self.rows.take(index), self.terms, self.intercept, self.ridge)
+        return self._with(self.rows.take(index))
+
+    def weighed(self, weight: np.ndarray) -> Design:
+        """The same coordinates and rows with other weights."""
+        return self._with(DesignRows(self.rows.data, weight, self.rows.chunk, self.rows.labels))
+
+    def _with(self, rows: DesignRows) -> Design:
+        part = Design(rows, self.terms, self.intercept, self.ridge)
         for name in ("centre", "_coordinates"):
             part.__dict__[name] = getattr(self, name)
         return part
