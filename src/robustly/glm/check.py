@@ -60,7 +60,7 @@ def _check_derivatives(family: Family, y: np.ndarray, predictor: np.ndarray, val
     if np.any(off > 1e-4 * (1.0 + np.abs(found[1]))):
         row = int(np.argmax(off))
         raise ModelError(
-            f"the slope of {family}'s log density at response {y[row]}, predictor {predictor[row]} is {found[1][row]:.6g}, "
+            f"the slope of {family}'s log density at y = {y[row]}, predictor {predictor[row]} is {found[1][row]:.6g}, "
             f"but differences say {near[row] / (2 * step):.6g}. Does it jump, or stop a gradient?"
         )
 

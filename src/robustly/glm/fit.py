@@ -10,10 +10,12 @@ import numpy as np
 
 from robustly.errors import IdentifiabilityWarning, ModelError
 from robustly.fit.outcome import Stop, warn_unless_converged
+from robustly.glm.climb import Found, Plan
 from robustly.glm.families import Binomial, Family, Normal
+from robustly.glm.hyperprior import WeakSpread, as_hyperprior
 from robustly.glm.local import LocalPredictor, law_of
 from robustly.glm.result import GLMFit, make_fit
-from robustly.glm.search import Found, Plan, WeakSpread, as_hyperprior, search
+from robustly.glm.search import search
 from robustly.glm.solvers import by_em, by_map
 from robustly.rows.frames import Design
 

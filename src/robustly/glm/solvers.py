@@ -11,10 +11,11 @@ import numpy as np
 from robustly.errors import ModelError
 from robustly.fit.newton import Optimum
 from robustly.fit.outcome import Outcome
+from robustly.glm.climb import Climb, Found, Plan
 from robustly.glm.evidence import kernel, start_state
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import LocalPredictor, Shifted
-from robustly.glm.search import Climb, Found, Plan, at_boundary, classical, search, spread_score
+from robustly.glm.search import at_boundary, classical, search, spread_score
 from robustly.precision import double_precision
 from robustly.rows.frames import Design, DesignRows
 from robustly.rows.reduce import over_rows

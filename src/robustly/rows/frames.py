@@ -14,7 +14,7 @@ from robustly.rows.arrays import Rows, pad, read_weights
 
 # Directions in which standardised columns vary less than this share of their variance are taken for rounding.
 ALIASED = 1e-11
-WIDE_CHUNK = 4_000_000
+WIDE_CHUNK = 400_000
 
 
 class DesignRows(Rows):
