@@ -154,7 +154,7 @@ class Climb:
                 if k > 1
                 else np.zeros((len(beta), 0)),
             }
-            return sums, {"evidence": value, "state": state}
+            return sums, {"evidence": value, "state": state.astype(np.float32)}
 
         with double_precision():
             sums, by_row = over_rows(one_chunk, self.rows, self.state)

@@ -103,7 +103,7 @@ class Kernel:
 
     def _mode(self, m: Any, phi: Any, row: Any, state: Any) -> tuple[Any, Any]:
         """The row's own value at its most probable, and the variance that the curvature there suggests."""
-        mode = climb(lambda own: self.law.joint(own[0], row, m, *phi), state[:1], 1)
+        mode = climb(lambda own: self.law.joint(own[0], row, m, *phi), state[:1].astype(m.dtype), 1)
         return mode[0], -1.0 / look(lambda own: self.law.joint(own[0], row, m, *phi), mode)[2][0, 0]
 
     def _posterior(self, m: Any, phi: Any, row: Any, state: Any, levels: Any) -> tuple[Any, Any, Any]:
@@ -118,6 +118,7 @@ class Kernel:
         """The mode of the row's own value and the reach of its density; for heavy tails, on the response's side."""
         if self.law.closed:
             return state
+        state = state.astype(m.dtype)
         joint = self._smooth_joint(m, phi, row)
         mode = climb(joint, state[:1], 1)
         if self.nodes == 0:
@@ -217,7 +218,10 @@ def kernel(law: Law, nodes: int) -> Kernel:
 
 def start_state(law: Law, y: np.ndarray, trials: np.ndarray, phi: np.ndarray) -> np.ndarray:
     """The state of every row before the first pass."""
-    state = np.full((len(y), STATE), np.log(6.0))
+    # A warm start needs no more digits, and this is the one thing kept by row from pass to pass.
+    state = np.full((len(y), 0 if law.closed else STATE), np.log(6.0), dtype=np.float32)
+    if law.closed:
+        return state
     state[:, 0] = phi[1] if isinstance(law, LocalDispersion) else law.family.start(y, trials)
     return state
 
@@ -241,7 +245,7 @@ def table_of(kernel: Kernel, phi: tuple[float, ...], reach: float) -> Any:
     size = 256 if len(z) <= 256 else 1024 if len(z) <= 1024 else TABLE_SIZE
     grid = np.concatenate([z, np.full(size - len(z), z[-1])])
     ones = np.ones(size)
-    state = np.full((size, STATE), np.log(6.0))
+    state = np.full((size, STATE), np.log(6.0), dtype=np.float32)
     state[:, 0] = 1.0
     value, slope, curve, _ = kernel.curves(grid, phi, (ones, ones), state)
     read = CubicSpline(z, np.concatenate([np.asarray(value)[:, None], slope, curve], axis=1)[: len(z)], axis=0)
