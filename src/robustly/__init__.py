@@ -36,6 +36,12 @@ _HOMES = {
     "QMC": "approx",
     "GaussianVI": "approx",
     "LDA": "topics",
+    "Family": "glm.families",
+    "RobustGLM": "glm.estimators",
+    "RobustLinearRegression": "glm.estimators",
+    "RobustLogisticRegression": "glm.estimators",
+    "RobustPoissonRegression": "glm.estimators",
+    "compare": "comparison",
     "RobustLDA": "topics",
 }
 _MODULES = (
@@ -43,6 +49,7 @@ _MODULES = (
     "conjugate",
     "errors",
     "fit",
+    "glm",
     "localized",
     "model",
     "persist",

@@ -9,9 +9,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from robustly.approx.climb import climb
+from robustly.approx.grid import line_points
 from robustly.conjugate.base import ConjugatePair
 from robustly.errors import ModelError
+from robustly.glm.check import check_family
+from robustly.model.row import RowModel
 from robustly.precision import in_double_precision
+
+__all__ = ["check_family", "check_pair", "check_row_model"]
 
 MOST_COUNTS = 1 << 18
 
@@ -177,3 +183,42 @@ def _judge(pair: ConjugatePair, check: str, gap: np.ndarray, tolerance: float) -
             f"{type(pair).__name__} fails the check “{check}” in row {row}, by {gap[row]:.2g} (allowed {tolerance:g}): "
             f"{advice[check]}."
         )
+
+
+@in_double_precision
+def check_row_model(model: RowModel, data: Any) -> None:
+    """Verify a row model numerically on a few rows: finite densities, slopes that exist, a prior that adds up to one.
+
+    Args:
+        model: the row model to check.
+        data: rows as ``rb.fit_rows`` takes them.
+    """
+    rows = jax.tree.map(np.asarray, data)
+    first = jax.tree.map(lambda a: jnp.asarray(a[0]), rows)
+    theta = model.parameters.natural(jnp.asarray(model.parameters.start))
+    z = None if model.latents is None else jnp.asarray(model.latents)[0]
+    joint = lambda u, at: model.log_joint(u, at, first, z)
+    value = joint(jnp.zeros(model.dim), theta)
+    if jnp.shape(value) != () or not bool(jnp.isfinite(value)):
+        raise ModelError(f"the log density of the first row at the start is {value}; it must be one finite number.")
+    slope = jax.grad(lambda v: joint(jnp.zeros(model.dim), model.parameters.natural(v)))(
+        jnp.asarray(model.parameters.start)
+    )
+    if not bool(jnp.all(jnp.isfinite(slope))):
+        raise ModelError("the log density of the first row has no finite slope in the parameters at the start.")
+    if model.dim != 1:
+        return
+
+    def prior(u: Any) -> Any:
+        local, volume = model.local(u, theta, first)
+        flat = (
+            model.log_prior(local, theta, first)
+            if model.log_prior is not None
+            else model.prior(theta, first).log_prob(local)  # type: ignore[misc]
+        )
+        return jnp.sum(flat) + volume
+
+    mode = climb(prior, jnp.zeros(1), 1)
+    total = float(jax.scipy.special.logsumexp(line_points(prior, mode, 401)[1]))
+    if abs(total) > 1e-4:
+        raise ModelError(f"the prior of the local adds up to {np.exp(total):.6g} at the start values; it must be 1.")

@@ -283,3 +283,19 @@ def test_the_program_runs_in_a_users_own_precision_and_under_jit(data):
     prior = stats.norm(0, 10).logpdf(0) * 2 + stats.norm(0, 10).logpdf(0) + stats.lognorm(2.0).logpdf(1.0)
     rows = stats.norm.logpdf(0) + stats.poisson(1.0).logpmf(data[1])
     assert float(found) == pytest.approx(prior + rows.sum(), rel=1e-5)
+
+
+def test_row_models_can_be_checked(rng):
+    def normal(loc, scale):
+        return lambda b, theta, row: -0.5 * ((b - loc) / scale) ** 2 - jnp.log(scale) - 0.5 * jnp.log(2 * jnp.pi)
+
+    likelihood = lambda b, theta, row: theta["size"] * dist.Poisson(jnp.exp(b)).log_prob(row["y"])
+    rb.testing.check_row_model(rb.RowModel(likelihood, {"size": 1.0}, normal(0.0, 2.0)), {"y": np.array([3, 1])})
+    halved = lambda b, theta, row: normal(0.0, 2.0)(b, theta, row) - jnp.log(2.0)
+    with pytest.raises(rb.ModelError, match=r"adds up to 0\.5"):
+        rb.testing.check_row_model(rb.RowModel(likelihood, {"size": 1.0}, halved), {"y": np.array([3, 1])})
+    with pytest.raises(rb.ModelError, match="one finite number"):
+        rb.testing.check_row_model(
+            rb.RowModel(lambda b, theta, row: jnp.log(-theta["size"]), {"size": 1.0}, normal(0.0, 2.0)),
+            {"y": np.array([3])},
+        )

@@ -1,0 +1,75 @@
+"""Robust generalized linear models against lme4, glmmTMB, statsmodels and scikit-learn."""
+
+from benchmarks.declare import Comparison, Target
+
+COMPARISONS = [
+    Comparison(
+        name="glm_poisson_mixed",
+        title="Robust Poisson regression against mixed-model programs",
+        problem="poisson_lognormal",
+        sizes={"n": 50_000, "d": 5},
+        quick={"n": 5_000},
+        ours="robustly_glm",
+        rivals=("lme4_glmer", "glmmtmb"),
+        targets=(
+            Target("≥ 30 × faster than lme4 (Laplace)", "warm", at_least=30, versus="lme4_glmer"),
+            Target("≥ 60 × faster than glmmTMB", "warm", at_least=60, versus="glmmtmb"),
+        ),
+        reps=3,
+        quick_reps=1,
+        warm_fits=2,
+        timeout=3000.0,
+    ),
+    Comparison(
+        name="glm_poisson_large",
+        title="Robust Poisson regression against the plain one, many rows",
+        problem="poisson_lognormal",
+        sizes={"n": 1_000_000, "d": 5},
+        quick={"n": 100_000},
+        ours="robustly_glm",
+        rivals=("statsmodels_glm",),
+        targets=(
+            Target("no slower than statsmodels' plain Poisson GLM", "warm", at_most=1.0, versus="statsmodels_glm"),
+            Target("peak memory ≤ the data + 600 MB", "beyond_data_mb", at_most=600),
+        ),
+        reps=3,
+        warm_fits=3,
+    ),
+    Comparison(
+        name="glm_student_t_large",
+        title="Student-t regression, many rows",
+        problem="student_t_regression",
+        sizes={"n": 1_000_000, "d": 5},
+        quick={"n": 100_000},
+        ours="robustly_glm",
+        rivals=("sklearn_huber", "statsmodels_glm"),
+        targets=(
+            Target("no slower than HuberRegressor", "warm", at_most=1.0, versus="sklearn_huber"),
+            Target("≥ 4 × faster than statsmodels RLM", "warm", at_least=4, versus="statsmodels_glm"),
+        ),
+        reps=3,
+        warm_fits=3,
+    ),
+    Comparison(
+        name="glm_logistic_large",
+        title="Robust logistic regression against the plain one, many rows",
+        problem="logistic",
+        sizes={"n": 1_000_000, "d": 5},
+        quick={"n": 100_000},
+        ours="robustly_glm",
+        rivals=("statsmodels_glm",),
+        targets=(Target("≤ 3 × statsmodels Logit", "warm", at_most=3.0, versus="statsmodels_glm"),),
+        reps=3,
+        warm_fits=3,
+    ),
+    Comparison(
+        name="glm_cold",
+        title="Robust Poisson regression from a cold process, compiled before",
+        problem="poisson_lognormal",
+        sizes={"n": 500, "d": 5},
+        ours="robustly_glm",
+        rivals=("statsmodels_glm",),
+        targets=(Target("cold ≤ 3 × statsmodels GLM, cold", "cold", at_most=3.0, versus="statsmodels_glm"),),
+        cache="kept",
+    ),
+]

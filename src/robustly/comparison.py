@@ -1,0 +1,135 @@
+"""Which model, and which rows made the difference? Fits of the same rows side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from robustly.errors import DataError, ModelError
+from robustly.report.summary import Summary
+
+MOST = 10
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Fits side by side: `coefficients`, `scores`, and the `rows` that moved the classical fit most."""
+
+    coefficients: pd.DataFrame
+    scores: pd.DataFrame
+    rows: pd.DataFrame
+
+    def __str__(self) -> str:
+        parts = [
+            "coefficients",
+            self.coefficients.to_string(float_format="{:.4g}".format),
+            "",
+            "fit",
+            self.scores.to_string(float_format="{:.2f}".format),
+        ]
+        if len(self.rows):
+            moved = self.rows.to_string(float_format="{:.4g}".format, index=False)
+            parts += ["", "rows that moved the classical fit most", moved]
+        return "\n".join(parts)
+
+    __repr__ = __str__
+
+    def to_html(self) -> str:
+        """The same as an HTML fragment."""
+        fit = Summary({}, self.scores, [])
+        return self.coefficients.to_html(border=0) + fit.to_html() + self.rows.to_html(border=0, index=False)
+
+    _repr_html_ = to_html
+
+
+def compare(*models: Any, **named: Any) -> Comparison:
+    """Put regressions fitted to the same rows side by side.
+
+    Args:
+        models: two or more fitted estimators or fits, at best one of them classical (``local=None``).
+        named: more of them, with the names they are to be shown under.
+
+    LOO is the log predictive density of each row given all others, by the integrated likelihood, summed; its
+    difference from the best is shown with the standard error of that difference. A row's influence is how far the
+    classical fit's coefficients move, in units of their covariance, when the row is left out.
+
+    Example:
+        >>> import numpy as np, robustly.glm as rg
+        >>> X, y = np.arange(9.0)[:, None], np.array([1, 1, 2, 4, 40, 6, 9, 10, 19])
+        >>> both = compare(classical=rg.RobustGLM(local=None).fit(X, y), robust=rg.RobustGLM().fit(X, y))
+        >>> int(both.rows["row"].iloc[0])
+        4
+    """
+    fits = [_fit_of(model) for model in (*models, *named.values())]
+    if len(fits) < 2:
+        raise ModelError(f"compare takes two or more fitted models; {len(fits)} came.")
+    sizes = {len(fit.evidence) for fit in fits}
+    if len(sizes) > 1:
+        raise DataError(
+            f"the models were fitted to different numbers of rows ({sorted(sizes)}), so they cannot be compared."
+        )
+    labels = _labels(fits[: len(models)]) + list(named)
+    coefficients = pd.concat(
+        {
+            label: pd.DataFrame({"estimate": fit.coefficients, "std. error": fit.standard_errors})
+            for label, fit in zip(labels, fits)
+        },
+        axis=1,
+        sort=False,
+    )
+    loo = np.stack([fit.loo_by_row for fit in fits])
+    weight = fits[0].weight
+    best = int(np.argmax(loo @ weight))
+    away = loo - loo[best]
+    scores = pd.DataFrame(
+        {
+            "log likelihood": [fit.log_likelihood for fit in fits],
+            "parameters": [len(fit.vector) for fit in fits],
+            "AIC": [fit.aic for fit in fits],
+            "LOO": loo @ weight,
+            "LOO difference": away @ weight,
+            "its std. error": np.sqrt(weight.sum())
+            * np.sqrt(
+                np.average((away - np.average(away, axis=1, weights=weight)[:, None]) ** 2, axis=1, weights=weight)
+            ),
+            "spread": [np.nan if fit.spread is None else fit.spread for fit in fits],
+            "outcome": [fit.outcome.kind for fit in fits],
+        },
+        index=labels,
+    )
+    return Comparison(coefficients, scores, _moved(labels, fits))
+
+
+def _moved(labels: list[str], fits: list[Any]) -> pd.DataFrame:
+    """The rows of greatest influence on the classical fit, and how surprising every model finds them."""
+    plain = [fit for fit in fits if fit.asked.get("local") is None and fit.source is not None]
+    if not plain:
+        return pd.DataFrame()
+    influence = plain[0].influence
+    top = np.argsort(-influence, kind="stable")[:MOST]
+    return pd.DataFrame(
+        {
+            "row": top,
+            "influence": influence[top],
+            **{f"surprise, {n}": fit.surprise[top] for n, fit in zip(labels, fits)},
+        }
+    )
+
+
+def _fit_of(model: Any) -> Any:
+    fit = getattr(model, "result_", model)
+    if not hasattr(fit, "loo_by_row"):
+        raise ModelError(f"compare takes fitted regressions; {type(model).__name__} came. Call fit first.")
+    return fit
+
+
+def _labels(fits: list[Any]) -> list[str]:
+    found: list[str] = []
+    for fit in fits:
+        local = fit.asked.get("local")
+        name = "classical" if local is None else f"robust ({local})"
+        found.append(name if name not in found else f"{name} {len(found) + 1}")
+    return found

@@ -1,0 +1,53 @@
+"""Robust generalized linear models: a row's predictor, dispersion or label of its own, with the spread fitted.
+
+The package can be called: ``robustly.glm("y ~ x", data)`` is :func:`robustly.glm.formula.glm`. Names are imported when
+they are first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import Any
+
+_HOMES = {
+    "Family": "families",
+    "Normal": "families",
+    "Poisson": "families",
+    "Bernoulli": "families",
+    "Binomial": "families",
+    "Gamma": "families",
+    "Exponential": "families",
+    "NegativeBinomial": "families",
+    "RobustLinearRegression": "estimators",
+    "RobustPoissonRegression": "estimators",
+    "RobustLogisticRegression": "estimators",
+    "RobustGLM": "estimators",
+    "GLMFit": "result",
+    "check_family": "check",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(importlib.import_module(f"robustly.glm.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'robustly.glm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Callable(ModuleType):
+    """`robustly.glm` is a folder of modules and, for its users, a function."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        from robustly.glm.formula import glm
+
+        return glm(*args, **kwargs)
+
+
+sys.modules[__name__].__class__ = _Callable

@@ -1,0 +1,504 @@
+r"""How is one row's response distributed, given its predictor? The families of generalized linear models.
+
+A :class:`Family` knows one row. A user's own needs only :meth:`Family.distribution`; the ready ones are written out so
+that a log rate of 40 or a count of :math:`e^{40}` loses no digits. Every family speaks of its *predictor*
+:math:`\eta`: the log of the mean for counts and positive responses, the log odds for binary ones, the mean itself for
+the normal.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from robustly.errors import ModelError, SupportError, did_you_mean, names
+
+Array = np.ndarray
+LOG_2PI = float(np.log(2.0 * np.pi))
+
+
+class Family(ABC):
+    """How one row's response is distributed. Subclass it, say :meth:`distribution`, and use it everywhere.
+
+    Example:
+        >>> import numpyro.distributions as dist
+        >>> class Geometric(Family):
+        ...     "Failures before the first success; the predictor is the log odds of success."
+        ...     def distribution(self, predictor):
+        ...         return dist.GeometricLogits(predictor)
+        >>> Geometric().mean(np.zeros(1), (), np.ones(1))
+        array([1.])
+    """
+
+    nuisance: ClassVar[tuple[str, ...]] = ()
+    """Names of positive parameters that are fitted along; `distribution` gets their values after the predictor."""
+
+    @abstractmethod
+    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+        """The NumPyro distribution of one row's response."""
+
+    # ------------------------------------------------------------------ densities, in JAX
+
+    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+        """Log density of one response, up to :meth:`log_base`."""
+        return self.distribution(predictor, *nuisance).log_prob(y)
+
+    def log_base(self, y: Array, trials: Array) -> Array:
+        """What the log density holds of the responses alone, by row."""
+        return np.zeros(len(y))
+
+    # ------------------------------------------------------------------ moments and tails, in NumPy, by row
+
+    @property
+    def discrete(self) -> bool:
+        """Whether responses are counted rather than measured."""
+        return bool(self._at(np.zeros(1)).support.is_discrete)
+
+    def mean(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return np.asarray(self._at(predictor, nuisance).mean)
+
+    def variance(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return np.asarray(self._at(predictor, nuisance).variance)
+
+    def cdf(self, y: Array, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        """P(response ≤ y)."""
+        try:
+            return np.asarray(self._at(predictor, nuisance).cdf(y))
+        except NotImplementedError:
+            raise ModelError(
+                f"the distribution of {self} has no cdf, so tails and quantiles are unknown. Give its class a cdf."
+            ) from None
+
+    def draw(self, rng: np.random.Generator, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        """One response for every predictor."""
+        import jax
+
+        key = jax.random.key(int(rng.integers(2**31)))
+        return np.asarray(self._at(predictor, nuisance).sample(key), dtype=float)
+
+    def turn(self, y: Array, trials: Array, nuisance: Sequence[float]) -> tuple[Array, Array] | None:
+        """Where, and how wide, the cdf at `y` falls from one to zero as the predictor grows; None when not known."""
+        return None
+
+    def _at(self, predictor: Array, nuisance: Sequence[float] | None = None) -> Any:
+        from robustly.precision import double_precision
+
+        with double_precision():
+            values = (1.0,) * len(self.nuisance) if nuisance is None else nuisance
+            return _InDouble(self.distribution(np.asarray(predictor, dtype=float), *values))
+
+    # ------------------------------------------------------------------ responses
+
+    def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
+        """Refuse responses this family gives no probability; return notes on unusual ones."""
+        from robustly.precision import double_precision
+
+        with double_precision():
+            good = np.asarray(self._at(np.zeros(len(y))).support(y))
+        if not good.all():
+            row = int(np.flatnonzero(~good)[0])
+            raise SupportError(f"y holds {y[row]} in row {row}, which {self} gives no probability. Recode that row.")
+        return ()
+
+    def start(self, y: Array, trials: Array) -> Array:
+        """A rough predictor for every row, from its response alone."""
+        return np.zeros(len(y))
+
+    def nuisance_start(self, y: Array, trials: Array, residual: Array) -> tuple[float, ...]:
+        """Rough values of the nuisance parameters; `residual` is what a least-squares start leaves of :meth:`start`."""
+        return (1.0,) * len(self.nuisance)
+
+    # ------------------------------------------------------------------ identity
+
+    def _key(self) -> tuple[Hashable, ...]:
+        return (type(self), *sorted(vars(self).items()))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Family) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __repr__(self) -> str:
+        inside = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({inside})"
+
+
+class _InDouble:
+    """A NumPyro distribution whose answers are computed in double precision."""
+
+    def __init__(self, distribution: Any) -> None:
+        self._distribution = distribution
+
+    def __getattr__(self, name: str) -> Any:
+        from robustly.precision import double_precision, in_double_precision
+
+        with double_precision():
+            found = getattr(self._distribution, name)
+        return in_double_precision(found) if inspect.ismethod(found) else found
+
+
+class Normal(Family):
+    """Measurements: normal around the predictor, with a common `scale`."""
+
+    nuisance = ("scale",)
+    discrete = False
+
+    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+        from numpyro.distributions import Normal as normal
+
+        return normal(predictor, nuisance[0])
+
+    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+        import jax.numpy as jnp
+
+        return -0.5 * ((y - predictor) / nuisance[0]) ** 2 - jnp.log(nuisance[0])
+
+    def log_base(self, y: Array, trials: Array) -> Array:
+        return np.full(len(y), -0.5 * LOG_2PI)
+
+    def mean(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return np.asarray(predictor, dtype=float)
+
+    def variance(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return np.full(np.shape(predictor), nuisance[0] ** 2)
+
+    def cdf(self, y: Array, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        from scipy.special import ndtr
+
+        return ndtr((y - predictor) / nuisance[0])
+
+    def draw(self, rng: np.random.Generator, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return rng.normal(predictor, nuisance[0])
+
+    def turn(self, y: Array, trials: Array, nuisance: Sequence[float]) -> tuple[Array, Array]:
+        return y, np.full(np.shape(y), nuisance[0])
+
+    def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
+        return ()
+
+    def start(self, y: Array, trials: Array) -> Array:
+        return y
+
+    def nuisance_start(self, y: Array, trials: Array, residual: Array) -> tuple[float, ...]:
+        return (max(float(np.sqrt(np.mean(residual**2))), 1e-12 * max(float(np.abs(y).max()), 1e-290)),)
+
+
+class Poisson(Family):
+    """Counts; the predictor is the log rate."""
+
+    discrete = True
+
+    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+        import jax.numpy as jnp
+        from numpyro.distributions import Poisson as poisson
+
+        return poisson(jnp.exp(predictor))
+
+    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+        import jax.numpy as jnp
+
+        # Relative to the saturated model: y·η − e^η loses all digits when both are e²⁰.
+        seen = y > 0
+        excess = jnp.where(seen, predictor - jnp.log(jnp.where(seen, y, 1.0)), 0.0)
+        empty = jnp.where(seen, 0.0, predictor)
+        return jnp.where(seen, -y * (jnp.expm1(excess) - excess), -jnp.exp(empty))
+
+    def log_base(self, y: Array, trials: Array) -> Array:
+        seen = np.where(y > 0, y, 1.0)
+        return np.where(y > 0, -0.5 * (LOG_2PI + np.log(seen)) - stirling_rest(seen), 0.0)
+
+    def mean(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return np.exp(np.minimum(predictor, 709.0))
+
+    def variance(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return self.mean(predictor, nuisance, trials)
+
+    def cdf(self, y: Array, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        from scipy.special import gammaincc
+
+        whole = np.floor(y)
+        return np.where(whole < 0, 0.0, gammaincc(np.maximum(whole, 0.0) + 1.0, np.exp(np.minimum(predictor, 709.0))))
+
+    def draw(self, rng: np.random.Generator, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return draw_poisson(rng, np.asarray(predictor, dtype=float))
+
+    def turn(self, y: Array, trials: Array, nuisance: Sequence[float]) -> tuple[Array, Array]:
+        near = np.maximum(y, 0.0) + 0.7
+        return np.log(near), 1.0 / np.sqrt(near)
+
+    def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
+        _refuse(y < 0, y, "but Poisson counts start at 0. Recode that row or choose family=Normal().")
+        return _broken_counts(y, "Poisson")
+
+    def start(self, y: Array, trials: Array) -> Array:
+        return np.log(y + 0.5)
+
+
+class Binomial(Family):
+    """Successes out of known trials; the predictor is the log odds of success."""
+
+    discrete = True
+
+    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+        from numpyro.distributions import BernoulliLogits
+
+        return BernoulliLogits(predictor)
+
+    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+        import jax.numpy as jnp
+
+        return y * predictor - trials * jnp.logaddexp(predictor, 0.0)
+
+    def log_base(self, y: Array, trials: Array) -> Array:
+        from scipy.special import gammaln
+
+        return gammaln(trials + 1.0) - gammaln(y + 1.0) - gammaln(trials - y + 1.0)
+
+    def mean(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        from scipy.special import expit
+
+        return trials * expit(predictor)
+
+    def variance(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        from scipy.special import expit
+
+        return trials * expit(predictor) * expit(-predictor)
+
+    def cdf(self, y: Array, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        from scipy.special import betainc, expit
+
+        whole = np.floor(y)
+        inside = (whole >= 0) & (whole < trials)
+        a, b = np.where(inside, trials - whole, 1.0), np.where(inside, whole + 1.0, 1.0)
+        return np.where(inside, betainc(a, b, expit(-predictor)), np.where(whole < 0, 0.0, 1.0))
+
+    def draw(self, rng: np.random.Generator, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        from scipy.special import expit
+
+        return rng.binomial(np.asarray(trials).astype(np.int64), expit(predictor)).astype(float)
+
+    def turn(self, y: Array, trials: Array, nuisance: Sequence[float]) -> tuple[Array, Array]:
+        up, down = np.clip(y, 0.0, trials) + 0.7, np.clip(trials - y, 0.0, trials) + 0.7
+        return np.log(up / down), np.sqrt(1.0 / up + 1.0 / down)
+
+    def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
+        if np.all(trials == 1):
+            _refuse(
+                (y < 0) | (y > 1), y, "but a response of one trial is 0 or 1. Give trials= for counts of successes."
+            )
+        else:
+            bad = (y < 0) | (y > trials)
+            if bad.any():
+                row = int(np.flatnonzero(bad)[0])
+                raise SupportError(
+                    f"y holds {y[row]} successes in row {row}, out of {trials[row]} trials. Recode that row."
+                )
+        return _broken_counts(y, "binomial")
+
+    def start(self, y: Array, trials: Array) -> Array:
+        return np.log((y + 0.5) / (trials - y + 0.5))
+
+
+class Bernoulli(Binomial):
+    """Yes or no, coded 1 and 0; the predictor is the log odds of a yes."""
+
+    def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
+        _refuse(
+            (y != 0) & (y != 1), y, "but Bernoulli responses are 0 or 1. For counts of successes choose Binomial()."
+        )
+        if np.any(trials != 1):
+            raise SupportError(
+                "trials other than 1 came, but Bernoulli rows are single trials. Choose family=Binomial()."
+            )
+        return ()
+
+
+class Gamma(Family):
+    """Positive measurements; the predictor is the log of the mean, and all rows share a `shape`."""
+
+    nuisance: ClassVar[tuple[str, ...]] = ("shape",)
+    discrete = False
+
+    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+        import jax.numpy as jnp
+        from numpyro.distributions import Gamma as gamma
+
+        return gamma(nuisance[0], nuisance[0] * jnp.exp(-predictor))
+
+    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+        import jax.numpy as jnp
+        from jax.scipy.special import gammaln
+
+        shape = nuisance[0]
+        excess = jnp.log(y) - predictor
+        constant = shape * jnp.log(shape) - shape - gammaln(shape)
+        return constant - shape * (jnp.expm1(excess) - excess)
+
+    def log_base(self, y: Array, trials: Array) -> Array:
+        return -np.log(y)
+
+    def mean(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return np.exp(np.minimum(predictor, 709.0))
+
+    def variance(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return np.exp(np.minimum(2.0 * np.asarray(predictor), 709.0)) / self._shape(nuisance)
+
+    def cdf(self, y: Array, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        from scipy.special import gammainc
+
+        shape = self._shape(nuisance)
+        return gammainc(shape, shape * np.maximum(y, 0.0) * np.exp(np.minimum(-np.asarray(predictor), 700.0)))
+
+    def draw(self, rng: np.random.Generator, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        shape = self._shape(nuisance)
+        return rng.gamma(shape, self.mean(predictor, nuisance, trials) / shape)
+
+    def turn(self, y: Array, trials: Array, nuisance: Sequence[float]) -> tuple[Array, Array]:
+        return np.log(np.maximum(y, 1e-300)), np.full(np.shape(y), 1.0 / np.sqrt(self._shape(nuisance)))
+
+    def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
+        _refuse(y <= 0, y, f"but {self} takes numbers above 0. Recode that row or choose family=Normal().")
+        return ()
+
+    def start(self, y: Array, trials: Array) -> Array:
+        return np.log(y)
+
+    def nuisance_start(self, y: Array, trials: Array, residual: Array) -> tuple[float, ...]:
+        return (1.0 / max(float(np.var(residual)), 1e-8),)
+
+    def _shape(self, nuisance: Sequence[float]) -> float:
+        return nuisance[0]
+
+
+class Exponential(Gamma):
+    """Waiting times: a gamma of shape one; the predictor is the log of the mean."""
+
+    nuisance = ()
+
+    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+        return super().distribution(predictor, 1.0)
+
+    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+        return super().log_prob(y, trials, predictor, 1.0)
+
+    def nuisance_start(self, y: Array, trials: Array, residual: Array) -> tuple[float, ...]:
+        return ()
+
+    def _shape(self, nuisance: Sequence[float]) -> float:
+        return 1.0
+
+
+class NegativeBinomial(Family):
+    """Overdispersed counts, variance μ + μ²/`size`; the predictor is the log of the mean."""
+
+    nuisance = ("size",)
+    discrete = True
+
+    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+        import jax.numpy as jnp
+        from numpyro.distributions import NegativeBinomialLogits
+
+        return NegativeBinomialLogits(nuisance[0], predictor - jnp.log(nuisance[0]))
+
+    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+        import jax.numpy as jnp
+        from jax.scipy.special import gammaln
+
+        size = nuisance[0]
+        relative = predictor - jnp.log(size)
+        above = jnp.logaddexp(relative, 0.0)
+        return gammaln(y + size) - gammaln(size) - size * above + y * (relative - above)
+
+    def log_base(self, y: Array, trials: Array) -> Array:
+        from scipy.special import gammaln
+
+        return -gammaln(y + 1.0)
+
+    def mean(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        return np.exp(np.minimum(predictor, 709.0))
+
+    def variance(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        mean = np.exp(np.minimum(predictor, 350.0))
+        return mean + mean**2 / nuisance[0]
+
+    def cdf(self, y: Array, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        from scipy.special import betainc, expit
+
+        whole = np.floor(y)
+        success = expit(np.log(nuisance[0]) - np.asarray(predictor))
+        return np.where(whole < 0, 0.0, betainc(nuisance[0], np.maximum(whole, 0.0) + 1.0, success))
+
+    def draw(self, rng: np.random.Generator, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
+        size = nuisance[0]
+        return draw_poisson(rng, np.asarray(predictor) + np.log(rng.gamma(size, 1.0 / size, np.shape(predictor))))
+
+    def turn(self, y: Array, trials: Array, nuisance: Sequence[float]) -> tuple[Array, Array]:
+        near = np.maximum(y, 0.0) + 0.7
+        return np.log(near), np.sqrt(1.0 / near + 1.0 / nuisance[0])
+
+    def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
+        _refuse(y < 0, y, "but counts start at 0. Recode that row or choose family=Normal().")
+        return _broken_counts(y, "negative binomial")
+
+    def start(self, y: Array, trials: Array) -> Array:
+        return np.log(y + 0.5)
+
+
+FAMILIES: dict[str, type[Family]] = {
+    "normal": Normal,
+    "poisson": Poisson,
+    "bernoulli": Bernoulli,
+    "binomial": Binomial,
+    "gamma": Gamma,
+    "exponential": Exponential,
+    "negative_binomial": NegativeBinomial,
+}
+
+
+def as_family(given: Any) -> Family:
+    """A family from its name, its class or itself."""
+    if isinstance(given, Family):
+        return given
+    if isinstance(given, type) and issubclass(given, Family):
+        return given()
+    if isinstance(given, str):
+        if given in FAMILIES:
+            return FAMILIES[given]()
+        raise ModelError(f'no family "{given}"; there are {names(FAMILIES)}.' + did_you_mean(given, FAMILIES))
+    raise ModelError(f'a family is a name or a robustly.Family; {given!r} came. Try family="poisson".')
+
+
+def stirling_rest(y: Array) -> Array:
+    """log y! less Stirling's formula, for y > 0, without cancellation for large y."""
+    from scipy.special import gammaln
+
+    large = np.maximum(y, 15.0)
+    series = 1 / (12 * large) - 1 / (360 * large**3) + 1 / (1260 * large**5) - 1 / (1680 * large**7)
+    small = np.minimum(y, 15.0)
+    direct = gammaln(small + 1.0) - (small + 0.5) * np.log(small) + small - 0.5 * LOG_2PI
+    return np.where(y > 15.0, series, direct)
+
+
+def draw_poisson(rng: np.random.Generator, log_rate: Array) -> Array:
+    """Poisson draws; beyond what integers hold, normal ones of the same mean and variance."""
+    rate = np.exp(np.minimum(log_rate, 700.0))
+    large = rate > 1e15
+    drawn = rng.poisson(np.where(large, 1.0, rate)).astype(float)
+    return np.where(large, np.rint(rate + np.sqrt(rate) * rng.standard_normal(rate.shape)), drawn)
+
+
+def _refuse(bad: Array, y: Array, why: str) -> None:
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise SupportError(f"y holds {y[row]} in row {row}, {why}")
+
+
+def _broken_counts(y: Array, kind: str) -> tuple[str, ...]:
+    if np.all(y == np.floor(y)):
+        return ()
+    return (f"y holds numbers that are not whole; the {kind} log density is continued to them.",)

@@ -1,0 +1,107 @@
+"""From what a user asks for to a fitted regression: the one road that estimators and formulas share."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from robustly.errors import IdentifiabilityWarning, ModelError
+from robustly.fit.outcome import Stop, warn_unless_converged
+from robustly.glm.climb import Found, Plan
+from robustly.glm.families import Binomial, Family, Normal
+from robustly.glm.hyperprior import WeakSpread, as_hyperprior
+from robustly.glm.local import LocalPredictor, law_of
+from robustly.glm.result import GLMFit, make_fit
+from robustly.glm.search import search
+from robustly.glm.solvers import by_em, by_map
+from robustly.rows.frames import Design
+
+STEEPEST = 5.0
+SOLVERS = {"newton": search, "em": by_em, "map": by_map}
+
+
+def fit_glm(
+    design: Design,
+    family: Family,
+    *,
+    local: str | None = "auto",
+    prior: str = "normal",
+    approx: Any = "quadrature",
+    solver: str = "newton",
+    hyperprior: Any = "auto",
+    dof: float | None = 4.0,
+    tol: float = 1e-8,
+    max_iter: int = 100,
+    formula: Any = None,
+) -> GLMFit:
+    """Fit one regression and say how it went."""
+    notes = family.check_response(design.y, design.trials)
+    if local == "auto":
+        local = "dispersion" if isinstance(family, Normal) else "predictor"
+    law = law_of(family, local, prior)
+    if solver not in SOLVERS:
+        raise ModelError(f'solver takes "newton", "em" or "map"; {solver!r} came.')
+    single = isinstance(family, Binomial) and bool(np.all(design.trials == 1))
+    if local == "label" and not single:
+        raise ModelError('local="label" is for rows of one trial each; this response counts several.')
+    unidentified = single and isinstance(law, LocalPredictor)
+    given = hyperprior
+    if isinstance(hyperprior, str):
+        if hyperprior != "auto":
+            raise ModelError(
+                f'hyperprior is None, "auto" or a NumPyro distribution of the spread; {hyperprior!r} came.'
+            )
+        hyperprior = WeakSpread() if unidentified else None
+    held = {}
+    if "dof" in law.names and dof is not None:
+        if not dof > 0:
+            raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; {dof} came.")
+        held["dof"] = float(dof)
+    if not tol > 0 or max_iter < 1:
+        raise ModelError(f"tol is above 0 and max_iter at least 1; {tol} and {max_iter} came.")
+    plan = Plan(
+        law, _nodes(approx), held, as_hyperprior(hyperprior) if "spread" in law.names else None, Stop(tol, max_iter)
+    )
+    if local == "label" and given is not None and design.ridge == 0:
+        # Without it a steep enough slope explains every row on the wrong side as a wrong label.
+        plan = replace(plan, tether=STEEPEST**-2)
+        notes = (
+            *notes,
+            f"coefficients of standardised columns have a weak prior N(0, {STEEPEST:g}²); hyperprior=None for none.",
+        )
+    found: Found = SOLVERS[solver](design, plan)
+    if unidentified and found.outcome.converged and isinstance(found.plan.law, LocalPredictor):
+        notes = (*notes, _warn_unidentified(found))
+    fit = make_fit(found, plan, local, prior, notes, formula)
+    warn_unless_converged(fit.outcome)
+    return fit
+
+
+def _nodes(approx: Any) -> int | None:
+    """Points a row: None to choose, 0 for Laplace."""
+    if approx is None or approx == "quadrature":
+        return None
+    if approx == "laplace" or type(approx).__name__ == "Laplace":
+        return 0
+    if hasattr(approx, "nodes"):
+        return int(approx.nodes)
+    raise ModelError(f'approx takes "quadrature", "laplace", rb.Quadrature(nodes) or rb.Laplace(); {approx!r} came.')
+
+
+def _warn_unidentified(found: Found) -> str:
+    """0/1 rows: the spread and the size of the coefficients say nearly the same."""
+    spread = float(np.exp(found.phi[0]))
+    plain = found.plain_value
+    gain = (
+        "" if plain is None else f": its log likelihood is {found.log_likelihood - plain:+.2g} from that of no spread"
+    )
+    text = (
+        f"0/1 responses hardly tell the spread of log odds ({spread:.3g} here, held by the hyperprior) from larger "
+        f"coefficients{gain}. Read attenuated_coef_, which both agree on, or result_.profile_spread(). To resist wrong "
+        'labels choose local="label".'
+    )
+    warnings.warn(text, IdentifiabilityWarning, stacklevel=4)
+    return text

@@ -1,0 +1,150 @@
+"""Logistic regression with log odds of its own for every row, or labels that may be wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+
+from robustly.errors import DataError, names
+from robustly.glm.base import GLMEstimator, of_kind, refuse_texts
+from robustly.glm.families import Bernoulli, Binomial, Family
+from robustly.glm.fit import fit_glm
+
+
+class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
+    r"""Logistic regression in which every row has its own log odds, or may carry a wrong label.
+
+    ``local="logit"`` is Wang & Blei's: :math:`\eta_i \sim N(b + x_i w, \mathrm{spread}^2)`. With 0/1 responses the
+    spread and the size of `coef_` cannot be told apart, so a weak hyperprior holds the spread, a warning says so, and
+    `attenuated_coef_` is the scale both agree on; it does *not* resist wrong labels. ``local="label"`` does: each label
+    is wrong with a fitted probability `flip_`. Counts of successes (`trials`) identify the spread.
+
+    Args:
+        local: ``"logit"``, ``"label"``, or None for the classical model.
+        hyperprior: ``"auto"`` (Gamma(2, 1) for 0/1 rows), None for maximum likelihood, or a NumPyro distribution.
+        prior, approx, solver, dof, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> X = rng.normal(size=(300, 2)) * 2
+        >>> y = np.where(X[:, 0] + 0.3 * rng.logistic(size=300) > 0, "yes", "no")
+        >>> far = np.argsort(-np.abs(X[:, 0]))[:20]
+        >>> y[far] = np.where(y[far] == "yes", "no", "yes")
+        >>> model = RobustLogisticRegression(local="label").fit(X, y)
+        >>> bool(0.03 < model.flip_ < 0.12), len(set(model.outliers()) & set(far)) > 15
+        (True, True)
+    """
+
+    def __init__(
+        self,
+        *,
+        local: str | None = "logit",
+        prior: str = "normal",
+        approx: Any = "quadrature",
+        solver: str = "newton",
+        hyperprior: Any = "auto",
+        dof: float | None = 4.0,
+        fit_intercept: bool = True,
+        alpha: float = 0.0,
+        tol: float = 1e-8,
+        max_iter: int = 100,
+    ) -> None:
+        self.local = local
+        self.prior = prior
+        self.approx = approx
+        self.solver = solver
+        self.hyperprior = hyperprior
+        self.dof = dof
+        self.fit_intercept = fit_intercept
+        self.alpha = alpha
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def _family(self) -> Family:
+        return Bernoulli() if self._single else Binomial()
+
+    _single = True
+
+    def _options(self) -> dict[str, Any]:
+        return {**super()._options(), "local": "predictor" if self.local == "logit" else self.local}
+
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        offset: Any = None,
+        trials: Any = None,
+    ) -> Any:
+        """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`."""
+        if y is None:
+            raise DataError("y is missing: this estimator requires y to be passed, but the target y is None.")
+        refuse_texts(X)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
+        y = np.asarray(y)
+        counted = trials is not None or (y.ndim == 2 and y.shape[1] == 2)
+        self._single = not counted
+        if counted:
+            self.classes_ = np.array([0, 1])
+            response: Any = np.asarray(y, dtype=float)
+        else:
+            response = self._classes(X, y)
+        design = self._read(X, response, sample_weight, offset, None, trials)
+        self._keep(fit_glm(design, self._family(), **self._options()))
+        first = int(self.result_.fitted.intercept)
+        self.attenuated_coef_ = self.result_.attenuated_coefficients.to_numpy()[None, first:]
+        self.coef_ = self.coef_[None]
+        self.intercept_ = np.array([self.intercept_])
+        return self
+
+    def _classes(self, X: Any, y: Any) -> np.ndarray:
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+        if y.dtype.kind == "f" and not np.all(np.isfinite(y)):
+            row = int(np.flatnonzero(~np.isfinite(y))[0])
+            raise DataError(f"y holds {'NaN' if np.isnan(y[row]) else 'inf'} in row {row}. Drop or fill these rows.")
+        check_classification_targets(y)
+        classes, index = np.unique(y, return_inverse=True)
+        if len(classes) > 2:
+            raise DataError(
+                f"Only binary classification is supported. The type of the target is {type_of_target(y)}: y holds "
+                f"{names(map(str, classes[:6]))}."
+            )
+        if len(classes) < 2:
+            raise DataError(f"y holds one class only, {classes[0]!r}; two are needed to tell them apart (1 class).")
+        self.classes_ = classes
+        return index.astype(float)
+
+    def _response(self, y: Any) -> np.ndarray:
+        return (
+            np.asarray(y, dtype=float)
+            if not self._single
+            else np.searchsorted(self.classes_, np.asarray(y)).astype(float)
+        )
+
+    def decision_function(self, X: Any, *, offset: Any = None) -> np.ndarray:
+        """Log odds of a typical row."""
+        return self._predictor(X, offset)
+
+    def predict_proba(self, X: Any, kind: str = "marginal", *, offset: Any = None) -> np.ndarray:
+        """Probabilities of both classes, over all rows (``"marginal"``) or of a ``"typical"`` row.
+
+        With ``local="label"`` the marginal ones are of the label as recorded, the typical ones of the truth.
+        """
+        share = of_kind(kind, self.predict_dist(X, offset=offset))
+        return np.column_stack([1.0 - share, share])
+
+    def predict(self, X: Any, *, offset: Any = None) -> np.ndarray:
+        """The more probable class."""
+        check_is_fitted(self)
+        return self.classes_[(self.decision_function(X, offset=offset) > 0).astype(int)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_class = False
+        return tags

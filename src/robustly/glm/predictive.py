@@ -1,0 +1,357 @@
+"""What to expect of new rows: the predictive distribution of a fitted generalized linear model, row by row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from robustly.errors import DataError, ModelError
+from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
+from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
+from robustly.precision import double_precision
+
+LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
+POINTS = 32
+ROWS_AT_ONCE = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """All that predictions need of a fit: the law, its shared numbers and the coefficients."""
+
+    law: Law
+    phi: np.ndarray
+    coefficients: np.ndarray
+    intercept: bool
+
+    @property
+    def family(self) -> Family:
+        return self.law.family
+
+    @property
+    def shared(self) -> dict[str, float]:
+        return {name: float(self.law.natural(name, value)) for name, value in zip(self.law.names, self.phi)}
+
+    @property
+    def integrated(self) -> Law:
+        """The law that predictions are averaged over; sparse shifts predict as the Laplace law they came from."""
+        return LocalPredictor(self.family, "laplace") if isinstance(self.law, Shifted) else self.law
+
+    def predictor(self, matrix: Any, offset: np.ndarray | None = None) -> np.ndarray:
+        """The typical predictor of new rows: offset and linear part."""
+        if self.intercept:
+            found = self.coefficients[0] + matrix @ self.coefficients[1:]
+        else:
+            found = matrix @ self.coefficients
+        found = np.asarray(found, dtype=float)
+        return found if offset is None else found + offset
+
+    def typical(self, m: np.ndarray, trials: np.ndarray) -> np.ndarray:
+        """The mean response of a row whose own value is the common one."""
+        return self.family.mean(m, self.law.nuisance(self.phi), trials)
+
+
+class GLMPredictive:
+    """The integrated predictive distribution of a set of rows; every answer is an array by row."""
+
+    def __init__(self, fitted: Fitted, m: np.ndarray, trials: np.ndarray | None = None) -> None:
+        self.fitted = fitted
+        self.m = np.asarray(m, dtype=float)
+        self.trials = np.ones(len(self.m)) if trials is None else np.asarray(trials, dtype=float)
+        self.law = fitted.integrated
+        self.family = fitted.family
+        self.shared = fitted.shared
+        self.nuisance = fitted.law.nuisance(fitted.phi)
+
+    def __len__(self) -> int:
+        return len(self.m)
+
+    # ------------------------------------------------------------------ moments
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Expected value of every row, averaged over rows' own values."""
+        return self._moments[0]
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Standard deviation of every row, the spread included; infinite where the law has none."""
+        return np.sqrt(self._moments[1])
+
+    @cached_property
+    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
+        family, m, trials = self.family, self.m, self.trials
+        if isinstance(self.law, Classical):
+            return family.mean(m, self.nuisance, trials), family.variance(m, self.nuisance, trials)
+        if isinstance(self.law, LocalPrecision):
+            dof, scale = self.shared["dof"], self.shared["scale"]
+            return m, np.full(len(m), scale**2 * dof / (dof - 2.0) if dof > 2.0 else np.inf)
+        if isinstance(self.law, LocalLabel):
+            share = self._label_share(m)
+            return share, share * (1.0 - share)
+        if isinstance(self.law, LocalPredictor) and isinstance(family, LOG_LINK):
+            return self._log_link_moments()
+        return self._mixed_moments()
+
+    def _log_link_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """Responses whose mean is exp(predictor): moments of e to the row's own value are known."""
+        first, second = (self._exponential_moment(power) for power in (1.0, 2.0))
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = np.exp(self.m) * first
+            own = np.exp(2.0 * self.m) * (second - first**2)
+            square = np.exp(2.0 * self.m) * second
+            if isinstance(self.family, Gamma):
+                inner = square / self.family._shape(self.nuisance)
+            elif isinstance(self.family, NegativeBinomial):
+                inner = mean + square / self.nuisance[0]
+            else:
+                inner = mean
+            return mean, np.where(np.isfinite(square), inner + own, np.inf)
+
+    def _exponential_moment(self, power: float) -> float:
+        """E exp(power · away) for a row's distance from its centre; infinite for heavy tails."""
+        assert isinstance(self.law, LocalPredictor)
+        spread = power * self.shared["spread"]
+        if self.law.prior == "normal":
+            return float(np.exp(min(0.5 * spread**2, 700.0)))
+        if self.law.prior == "laplace":
+            return 1.0 / (1.0 - spread**2) if spread < 1.0 else np.inf
+        return np.inf
+
+    def _mixed_moments(self) -> tuple[np.ndarray, np.ndarray]:
+        def one(place: slice) -> tuple[np.ndarray, np.ndarray]:
+            own, share = self._own_points(place, None)
+            mean = self._by_own(self.family.mean, own, place)
+            variance = self._by_own(self.family.variance, own, place)
+            total = (share * mean).sum(axis=1)
+            return total, (share * (variance + (mean - total[:, None]) ** 2)).sum(axis=1)
+
+        parts = [one(place) for place in self._places()]
+        return np.concatenate([a for a, _ in parts]), np.concatenate([b for _, b in parts])
+
+    # ------------------------------------------------------------------ distribution
+
+    def cdf(self, values: Any) -> np.ndarray:
+        """P(Y ≤ value), one value a row."""
+        y = np.array(np.broadcast_to(np.asarray(values, dtype=float), (len(self),)))
+        if isinstance(self.law, Classical):
+            return self.family.cdf(y, self.m, self.nuisance, self.trials)
+        if isinstance(self.law, LocalPrecision):
+            from scipy.stats import t
+
+            return t.cdf((y - self.m) / self.shared["scale"], self.shared["dof"])
+        if isinstance(self.law, LocalLabel):
+            return np.where(y < 0, 0.0, np.where(y < 1, 1.0 - self._label_share(self.m), 1.0))
+        return np.concatenate([self._mixed_cdf(place, y[place]) for place in self._places()])
+
+    def _mixed_cdf(self, place: slice, y: np.ndarray) -> np.ndarray:
+        own, share = self._own_points(place, y)
+        wide = lambda predictor, nuisance, trials: self.family.cdf(
+            np.broadcast_to(y[:, None], own.shape), predictor, nuisance, trials
+        )
+        return np.clip((share * self._by_own(wide, own, place)).sum(axis=1), 0.0, 1.0)
+
+    def _by_own(self, of: Any, own: np.ndarray, place: slice) -> np.ndarray:
+        """A quantity of the family at every point of the rows' own values."""
+        trials = np.broadcast_to(self.trials[place][:, None], own.shape)
+        if isinstance(self.law, LocalDispersion):
+            m = np.broadcast_to(self.m[place][:, None], own.shape)
+            return np.stack(
+                [of(m[:, [k]], (np.exp(own[0, k]),), trials[:, [k]])[:, 0] for k in range(own.shape[1])], axis=1
+            )
+        return of(own, self.nuisance, trials)
+
+    def _own_points(self, place: slice, y: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Points of the rows' own values and their shares under the fitted prior, dense where the cdf at `y` turns."""
+        m = self.m[place]
+        if isinstance(self.law, LocalDispersion):
+            t, weight = np.polynomial.hermite_e.hermegauss(41)
+            own = np.log(self.nuisance[0]) + self.shared["spread"] * t
+            return np.tile(own, (len(m), 1)), np.tile(weight / weight.sum(), (len(m), 1))
+        assert isinstance(self.law, LocalPredictor)
+        spread = self.shared["spread"]
+        turn = None if y is None else self.family.turn(y, self.trials[place], self.nuisance)
+        centre, width = (m, np.full(len(m), spread)) if turn is None else turn
+        far = {"normal": 10.0, "laplace": 45.0}.get(self.law.prior)
+        if far is None:
+            far = float(np.exp(min(36.0 / self.shared["dof"], 30.0)))
+        own, weight = two_centres(m, spread, centre, np.minimum(width, 30.0 * spread), far * spread)
+        share = weight * np.exp(self._log_prior(own - m[:, None]))
+        return own, share / share.sum(axis=1, keepdims=True)
+
+    def _log_prior(self, away: np.ndarray) -> np.ndarray:
+        spread = self.shared["spread"]
+        z = np.abs(away) / spread
+        assert isinstance(self.law, LocalPredictor)
+        if self.law.prior == "normal":
+            return -0.5 * z**2
+        if self.law.prior == "laplace":
+            return -z
+        dof = self.shared["dof"]
+        return -0.5 * (dof + 1.0) * np.log1p(z**2 / dof)
+
+    def _label_share(self, m: np.ndarray) -> np.ndarray:
+        from scipy.special import expit
+
+        flip = self.shared["flip"]
+        return flip + (1.0 - 2.0 * flip) * expit(m)
+
+    def _places(self) -> list[slice]:
+        return [slice(start, start + ROWS_AT_ONCE) for start in range(0, len(self), ROWS_AT_ONCE)]
+
+    # ------------------------------------------------------------------ quantiles
+
+    def quantile(self, level: Any) -> np.ndarray:
+        """Quantiles by row; a sequence of levels gives a last axis. Of counts, the least that reaches it."""
+        levels = np.atleast_1d(np.asarray(level, dtype=float))
+        if np.any((levels <= 0) | (levels >= 1)):
+            raise ModelError(f"a quantile's level lies between 0 and 1; {level} came.")
+        found = np.stack([self._quantile(float(one)) for one in levels], axis=-1)
+        return found[..., 0] if np.ndim(level) == 0 else found
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """The central interval of the given probability: low and high by row."""
+        both = self.quantile([0.5 - level / 2, 0.5 + level / 2])
+        return both[..., 0], both[..., 1]
+
+    def _quantile(self, level: float) -> np.ndarray:
+        if isinstance(self.law, LocalPrecision):
+            from scipy.stats import t
+
+            return self.m + self.shared["scale"] * t.ppf(level, self.shared["dof"])
+        typical = self.fitted.typical(self.m, self.trials)
+        if self.family.discrete:
+            low, high = np.full(len(self), -1.0), np.maximum(np.ceil(typical), 1.0)
+            if isinstance(self.family, Binomial):
+                high = self.trials.copy()
+            else:
+                high = self._raise(high, level)
+            while np.any(high - low > np.maximum(1.0, 1e-15 * high)):
+                middle = np.floor(0.5 * (low + high))
+                enough = self.cdf(middle) >= level
+                low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+            return high
+        positive = isinstance(self.family, LOG_LINK)
+        centre, size = (np.log(typical), np.ones(len(self))) if positive else (typical, self._width())
+        value = (lambda x: np.exp(np.clip(x, -740.0, 709.0))) if positive else (lambda x: x)
+        low, high = centre - size, centre + size
+        for _ in range(200):
+            short_low, short_high = self.cdf(value(low)) > level, self.cdf(value(high)) < level
+            if not (short_low.any() or short_high.any()):
+                break
+            size = 2.0 * size
+            low, high = np.where(short_low, low - size, low), np.where(short_high, high + size, high)
+        for _ in range(60):
+            middle = 0.5 * (low + high)
+            below = self.cdf(value(middle)) < level
+            low, high = np.where(below, middle, low), np.where(below, high, middle)
+        return value(0.5 * (low + high))
+
+    def _width(self) -> np.ndarray:
+        with np.errstate(invalid="ignore"):
+            sd = self.sd
+        return np.where(np.isfinite(sd) & (sd > 0), sd, 1.0)
+
+    def _raise(self, high: np.ndarray, level: float) -> np.ndarray:
+        for _ in range(1000):
+            short = self.cdf(high) < level
+            if not short.any():
+                break
+            high = np.where(short, 2.0 * high, high)
+        return high
+
+    # ------------------------------------------------------------------ densities and draws
+
+    def log_prob(self, y: Any, trials: Any = None) -> np.ndarray:
+        """Log density of observed responses, integrated over each row's own value."""
+        from robustly.glm.evidence import kernel, start_state
+        from robustly.rows.arrays import Rows, pad
+
+        response = np.asarray(y, dtype=float)
+        if response.shape != self.m.shape:
+            raise DataError(f"y has shape {response.shape}, but there are {len(self)} rows. Give one response a row.")
+        counted = self.trials if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), self.m.shape)
+        self.family.check_response(response, counted)
+        passes = kernel(self.law, _nodes(self.shared))
+        phi = self.fitted.phi
+        rows = Rows((self.m, response, np.array(counted)), np.ones(len(self)))
+        found = []
+        for _, data, weight in rows.chunks():
+            state = pad(start_state(self.law, data[1], data[2], phi), len(weight))
+            with double_precision():
+                each = tuple(np.full(len(weight), value) for value in phi)
+                found.append(np.asarray(passes.values(data[0], each, data[1:], state)))
+        return np.concatenate(found)[: len(self)] + self.family.log_base(response, counted)
+
+    def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray:
+        """Draws of shape (num_samples, rows); `key` is a seed, a NumPy generator or a JAX key."""
+        rng = as_generator(key)
+        shape = (num_samples, len(self))
+        m = np.broadcast_to(self.m, shape)
+        trials = np.broadcast_to(self.trials, shape)
+        if isinstance(self.law, LocalPrecision):
+            return m + self.shared["scale"] * rng.standard_t(self.shared["dof"], shape)
+        if isinstance(self.law, LocalLabel):
+            return (rng.random(shape) < self._label_share(m)).astype(float)
+        if isinstance(self.law, Classical):
+            return self.family.draw(rng, m, self.nuisance, trials)
+        spread = self.shared["spread"]
+        if isinstance(self.law, LocalDispersion):
+            own = np.exp(np.log(self.nuisance[0]) + spread * rng.standard_normal(shape))
+            return self.family.draw(rng, m, (own,), trials)  # type: ignore[arg-type]
+        assert isinstance(self.law, LocalPredictor)
+        away = {
+            "normal": lambda: rng.standard_normal(shape),
+            "laplace": lambda: rng.laplace(size=shape),
+            "student_t": lambda: rng.standard_t(self.shared["dof"], shape),
+        }[self.law.prior]()
+        return self.family.draw(rng, m + spread * away, self.nuisance, trials)
+
+
+def _nodes(shared: dict[str, float]) -> int:
+    spread = shared.get("spread", 0.0)
+    return 81 if spread > 6 else 41 if spread > 2 else 21
+
+
+def as_generator(key: Any) -> np.random.Generator:
+    """A NumPy generator from a seed, a generator or a JAX key."""
+    if isinstance(key, np.random.Generator):
+        return key
+    if isinstance(key, int | np.integer):
+        return np.random.default_rng(int(key))
+    import jax
+
+    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
+
+
+def two_centres(
+    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, far: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points and weights on [a − far, a + far], dense around `a` and around `b`; shapes (rows, points)."""
+    b = np.clip(b, a - far, a + far)
+    low, high = np.minimum(a, b), np.maximum(a, b)
+    width_low = np.where(a <= b, width_a, width_b)
+    width_high = np.where(a <= b, width_b, width_a)
+    gap = high - low
+    width_low, width_high = (
+        np.minimum(width_low, np.maximum(width_high, gap)),
+        np.minimum(width_high, np.maximum(width_low, gap)),
+    )
+    cut = 0.5 * gap
+    lines = [
+        _half_lines(low, width_low, -1.0, low - (a - far)),
+        _half_lines(low, width_low, 1.0, cut),
+        _half_lines(high, width_high, -1.0, gap - cut),
+        _half_lines(high, width_high, 1.0, (a + far) - high),
+    ]
+    return np.concatenate([p for p, _ in lines], axis=1), np.concatenate([w for _, w in lines], axis=1)
+
+
+def _half_lines(centre: np.ndarray, width: np.ndarray, side: float, length: Any) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(POINTS)
+    end = np.arcsinh(np.maximum(length, 0.0) / width)[:, None]
+    x = 0.5 * end * (nodes + 1.0)
+    return centre[:, None] + side * width[:, None] * np.sinh(x), 0.5 * end * weights * width[:, None] * np.cosh(x)

@@ -1,0 +1,341 @@
+"""What did a generalized linear model find? Coefficients by name, their uncertainty, rows that do not belong."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from robustly import persist
+from robustly.diagnose import benjamini_hochberg
+from robustly.errors import DataError, ModelError, PersistError
+from robustly.fit.outcome import Outcome
+from robustly.fit.result import Fit
+from robustly.glm.climb import Found, Plan, attenuation
+from robustly.glm.families import FAMILIES, Family, as_family
+from robustly.glm.local import Classical, LocalLabel, LocalPredictor, Shifted, law_of
+from robustly.glm.predictive import Fitted, GLMPredictive
+from robustly.glm.source import GLMSource, fitted_of
+
+
+@dataclass(eq=False)
+class GLMFit(Fit):
+    """A fitted generalized linear model, robust or classical.
+
+    `coefficients` and `standard_errors` are by term, the intercept first; `spread`, `dof`, `scale` and `flip` hold what
+    the rows' own values are distributed by, and None where the model has no such number.
+    """
+
+    fitted: Fitted = field(default=None, repr=False)  # type: ignore[assignment]
+    terms: list[str] = field(default_factory=list)
+    asked: dict[str, Any] = field(default_factory=dict)
+    """What the user asked for: local, prior; at a boundary the fitted law is the classical one instead."""
+    aliased: Any = field(default=None, repr=False)
+    formula: Any = field(default=None, repr=False)
+
+    # ------------------------------------------------------------------ estimates
+
+    @cached_property
+    def coefficients(self) -> pd.Series:
+        """Intercept and slopes by term."""
+        return pd.Series(self.fitted.coefficients, index=self.terms, name="coefficient")
+
+    @cached_property
+    def standard_errors(self) -> pd.Series:  # type: ignore[override]
+        """Standard errors of the coefficients, from the observed information of the integrated likelihood."""
+        return self._errors("information")
+
+    def _errors(self, kind: str) -> pd.Series:
+        variance = np.diag(self.covariance(kind))[: len(self.terms)]
+        return pd.Series(np.sqrt(np.maximum(variance, 0.0)), index=self.terms, name="standard error")
+
+    @property
+    def shared(self) -> dict[str, float]:  # type: ignore[override]
+        """What all rows have in common besides coefficients: spread, scale, dof, shape …"""
+        return self.fitted.shared
+
+    @property
+    def hyperparameters(self) -> dict[str, dict[str, Any]]:  # type: ignore[override]
+        local = self.fitted.law.local
+        return {} if local is None else {local: self.shared}
+
+    @property
+    def spread(self) -> float | None:
+        """Scale of the rows' own values; 0 when the classical model was the answer."""
+        if self.outcome.kind == "boundary" and "spread" in self._asked_names:
+            return 0.0
+        return self.shared.get("spread")
+
+    @property
+    def dof(self) -> float | None:
+        """Degrees of freedom of a Student-t law; infinite when the normal was the answer."""
+        if self.outcome.kind in ("boundary", "perfect_fit") and "dof" in self._asked_names:
+            return np.inf
+        return self.shared.get("dof")
+
+    @property
+    def scale(self) -> float | None:
+        """Scale of the noise of measured responses."""
+        return self.shared.get("scale")
+
+    @property
+    def flip(self) -> float | None:
+        """The share of wrong labels."""
+        if self.outcome.kind == "boundary" and "flip" in self._asked_names:
+            return 0.0
+        return self.shared.get("flip")
+
+    @property
+    def _asked_names(self) -> tuple[str, ...]:
+        return law_of(self.fitted.family, self.asked.get("local"), self.asked.get("prior", "normal")).names
+
+    @property
+    def attenuated_coefficients(self) -> pd.Series:
+        r"""Coefficients as they show in marginal log odds: :math:`w / \sqrt{1 + (\mathrm{spread}/1.7)^2}`."""
+        return self.coefficients / (attenuation(np.log(self.spread))[0] if self.spread else 1.0)
+
+    # ------------------------------------------------------------------ uncertainty
+
+    def covariance(self, kind: str = "information") -> np.ndarray:
+        """Covariance of coefficients and shared numbers, in the order of `labels`; NaN where columns are not unique.
+
+        ``"information"`` inverts the observed information of the integrated likelihood; ``"sandwich"`` stays right when
+        the model is not, as far as the estimates still mean something.
+        """
+        found = super().covariance(kind)
+        if self.aliased is not None and self.aliased.any():
+            lost = np.flatnonzero(self.aliased)
+            found[lost, :] = np.nan
+            found[:, lost] = np.nan
+        return found
+
+    def confint(self, level: float = 0.95, kind: str = "information") -> dict[str, tuple[float, float]]:
+        """Intervals by label; positive numbers get theirs on the log scale, so they stay positive."""
+        from scipy.stats import norm
+
+        reach = norm.ppf(0.5 + level / 2)
+        error = np.sqrt(np.maximum(np.diag(self.covariance(kind)), 0.0))
+        found = {}
+        for place, (label, value) in enumerate(zip(self.labels, self._values)):
+            half = reach * error[place]
+            if place < len(self.terms) or value <= 0:
+                found[label] = (float(value - half), float(value + half))
+            else:
+                stretch = float(np.exp(np.minimum(half / value, 700.0)))
+                found[label] = (float(value / stretch), float(value * stretch))
+        return found
+
+    @property
+    def _values(self) -> np.ndarray:
+        return np.array([float(v) for v in self.parameters.values()])
+
+    # ------------------------------------------------------------------ rows
+
+    @cached_property
+    def loo(self) -> float:
+        """Expected log predictive density of a new row, times the rows: each row predicted by all others.
+
+        One Newton step from the fit to that without the row (for the 30 heaviest rows all steps), and the row's
+        integrated likelihood there, never the conditional one, which knows the row's own value.
+        """
+        return float(self.weight @ self.loo_by_row)
+
+    @cached_property
+    def loo_by_row(self) -> np.ndarray:
+        return self.saved["loo_by_row"] if "loo_by_row" in self.saved else self._need("loo").loo()  # type: ignore[attr-defined]
+
+    @cached_property
+    def influence(self) -> np.ndarray:
+        """How far each row moves the coefficients, in units of their covariance (Cook's distance, one Newton step)."""
+        return self._need("influence").influence()  # type: ignore[attr-defined]
+
+    def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
+        """Rows that do not belong, most surprising first.
+
+        Rows with predictors of their own are judged by their integrated predictive distribution. Rows with precisions
+        of their own (Student-t) are judged by the *core*, a normal with the fitted scale: under the heavy-tailed law
+        itself hardly anything is surprising, which is what made the fit robust. With wrong labels the rows are those
+        that were flipped with probability 1 − `fdr` or more.
+        """
+        tail = self.tail_probabilities
+        if level is not None:
+            chosen = np.flatnonzero(tail < level)
+        elif isinstance(self.fitted.law, LocalLabel):
+            chosen = np.flatnonzero(tail <= (0.05 if fdr is None else fdr))
+        else:
+            chosen = benjamini_hochberg(tail, 0.05 if fdr is None else fdr)
+        return chosen[np.lexsort((-self.surprise[chosen], tail[chosen]))]
+
+    def posterior(self, site: str | None = None) -> Any:
+        """What is believed of each row's own value: ``mean``, ``sd``, ``quantile(level)``, arrays by row."""
+        if self.fitted.law.closed:
+            raise ModelError("this fit has no own value by row that was integrated by points; see shared and surprise.")
+        return self._need("posterior").posterior("")
+
+    @property
+    def shifts(self) -> np.ndarray:
+        """With ``solver="map"``: by how much each row is shifted, most of them by exactly nothing."""
+        if not isinstance(self.fitted.law, Shifted):
+            raise ModelError('shifts exist only after solver="map" with prior="laplace".')
+        return self._need("shifts").shifts()  # type: ignore[attr-defined]
+
+    def profile_spread(self, values: Sequence[float] = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)) -> pd.DataFrame:
+        """The best log likelihood at given spreads: flat where the data say nothing about it."""
+        return self._need("a profile").profile(values)  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------------ predicting and telling
+
+    def predictive(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:  # type: ignore[override]
+        """The integrated predictive distribution of new rows: a matrix of columns, or a data frame for a formula."""
+        from robustly.rows.frames import read_offset
+
+        if self.formula is not None:
+            X, more = self.formula.matrix_of(X)
+            offset = more if offset is None else more + np.asarray(offset, dtype=float)
+        matrix = X if not isinstance(X, pd.DataFrame) else X.to_numpy(dtype=float)
+        matrix = np.asarray(matrix, dtype=float) if not hasattr(matrix, "tocsr") else matrix
+        wanted = len(self.terms) - int(self.fitted.intercept)
+        if matrix.ndim != 2 or matrix.shape[1] != wanted:
+            raise DataError(f"the model was fitted with {wanted} columns; an array of shape {matrix.shape} came.")
+        m = self.fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
+        counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
+        return GLMPredictive(self.fitted, m, counted)
+
+    def summary(self, kind: str = "information") -> Any:
+        """Estimates with standard errors, z, p and 95 % intervals; text, HTML, and ``.frame`` is the data."""
+        from robustly.glm.summary import summarize_glm
+
+        return summarize_glm(self, kind)
+
+    def __repr__(self) -> str:
+        what = self.asked.get("local") or "classical"
+        return (
+            f"<GLMFit {self.fitted.family}, {what}, {len(self.evidence)} rows, "
+            f"log likelihood {self.log_likelihood:.4f}, {self.outcome.kind}>"
+        )
+
+    # ------------------------------------------------------------------ keeping
+
+    def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Meta data and arrays, for :mod:`robustly.persist`."""
+        family = type(self.fitted.family)
+        known = {made: name for name, made in FAMILIES.items()}
+        meta = {
+            "labels": self.labels,
+            "terms": self.terms,
+            "parameters": list(self.parameters),
+            "family": known.get(family),
+            "family_name": repr(self.fitted.family),
+            "law": type(self.fitted.law).__name__,
+            "asked": self.asked,
+            "intercept": self.fitted.intercept,
+            "objective": self.objective,
+            "outcome": [self.outcome.kind, self.outcome.text, self.outcome.steps],
+            "history": self.history,
+            "approximation": self.approximation,
+            "notes": list(self.notes),
+        }
+        arrays = {
+            "vector": self.vector,
+            "jacobian": self.jacobian,
+            "curve": self.curve,
+            "evidence": self.evidence,
+            "weight": self.weight,
+            "phi": self.fitted.phi,
+            "coefficients": self.fitted.coefficients,
+            "aliased": self.aliased,
+            "values": self._values,
+        }
+        if self.source is not None:
+            arrays |= {"scored": self.source.scores(), "loo_by_row": self.loo_by_row}
+            with contextlib.suppress(ModelError):  # A user's own family may have no distribution function.
+                arrays["tail_probabilities"] = self.tail_probabilities
+        else:
+            arrays |= {n: a for n, a in (("scored", self.scored), *self.saved.items()) if isinstance(a, np.ndarray)}
+        return meta, arrays
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all numbers of the fit to one file; read it with ``rb.load``."""
+        persist.write(path, "glm", *self.to_saved())
+
+
+def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family: Family | None = None) -> GLMFit:
+    """A fit as :meth:`GLMFit.save` wrote it; a user's own family has to be given again."""
+    if meta["family"] is None and family is None:
+        raise PersistError(
+            f"this fit was made with the family {meta['family_name']}, and no code is stored. Give it again: "
+            "rb.load(path, family=...)."
+        )
+    chosen = as_family(meta["family"] if family is None else family)
+    asked = meta["asked"]
+    laws = {"Classical": lambda: Classical(chosen), "Shifted": lambda: Shifted(chosen)}
+    law = laws.get(meta["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
+    return GLMFit(
+        parameters=dict(zip(meta["parameters"], arrays["values"])),
+        labels=list(meta["labels"]),
+        vector=arrays["vector"],
+        jacobian=arrays["jacobian"],
+        curve=arrays["curve"],
+        objective=meta["objective"],
+        evidence=arrays["evidence"],
+        weight=arrays["weight"],
+        outcome=Outcome(*meta["outcome"]),
+        history=meta["history"],
+        approximation=meta["approximation"],
+        notes=tuple(meta["notes"]),
+        scored=arrays.get("scored"),
+        saved={name: arrays[name] for name in ("tail_probabilities", "loo_by_row") if name in arrays},
+        fitted=Fitted(law, arrays["phi"], arrays["coefficients"], meta["intercept"]),
+        terms=list(meta["terms"]),
+        asked=asked,
+        aliased=arrays["aliased"],
+    )
+
+
+def make_fit(
+    found: Found, asked: Plan, local: str | None, prior: str, notes: Sequence[str] = (), formula: Any = None
+) -> GLMFit:
+    """A result from what a search found."""
+    design, law = found.design, found.plan.law
+    fitted = fitted_of(found)
+    source = GLMSource(found, asked)
+    free = [law.names[i] for i in source.climb.free]
+    size = len(fitted.coefficients)
+    jacobian = np.zeros((size + len(free), design.size + len(free)))
+    jacobian[:size, : design.size] = design.to_coefficients
+    for place, index in enumerate(source.climb.free):
+        jacobian[size + place, design.size + place] = law.slope(law.names[index], found.phi[index])
+    if law.closed:
+        how = "closed form"
+    else:
+        how = "Laplace's approximation" if found.nodes == 0 else f"quadrature with {found.nodes} points a row"
+        if isinstance(law, LocalPredictor) and law.prior != "normal" and found.nodes:
+            how = f"quadrature with {4 * max(32, found.nodes)} points a row"
+    values = [*fitted.coefficients, *(fitted.shared[name] for name in free)]
+    labels = [*design.terms, *(f"{name} (shared)" if name in design.terms else name for name in free)]
+    return GLMFit(
+        parameters=dict(zip(labels, values)),
+        labels=labels,
+        vector=found.optimum.vector,
+        jacobian=jacobian,
+        curve=found.optimum.curve,
+        objective=found.optimum.value,
+        evidence=found.evidence,
+        weight=design.rows.weight,
+        outcome=found.outcome,
+        history=found.optimum.history,
+        approximation=how,
+        notes=(*design.notes, *notes, *found.notes),
+        source=source,  # type: ignore[arg-type]
+        fitted=fitted,
+        terms=design.terms,
+        asked={"local": local, "prior": prior},
+        aliased=design.aliased,
+        formula=formula,
+    )

@@ -1,0 +1,220 @@
+"""What can still be asked of the rows behind a fitted regression: scores, leaving one out, tails, posteriors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from robustly.errors import FitError, ModelError
+from robustly.fit.result import RowPosterior
+from robustly.glm.climb import Climb, Found, Plan, by_row
+from robustly.glm.evidence import kernel, pairs, start_state
+from robustly.glm.local import Classical, LocalLabel, LocalPrecision
+from robustly.glm.predictive import Fitted, GLMPredictive
+from robustly.glm.search import search
+from robustly.precision import double_precision
+from robustly.rows.arrays import pad
+from robustly.rows.frames import DesignRows
+
+# Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
+HEAVY = 0.3
+REFITS = 30
+LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
+
+
+class GLMSource:
+    """What can still be asked of the rows behind a fit."""
+
+    def __init__(self, found: Found, asked: Plan) -> None:
+        self.found = found
+        self.asked = asked
+        self.design = found.design
+        self.climb = Climb(found.design, found.plan, found.nodes)
+
+    @cached_property
+    def predictor(self) -> np.ndarray:
+        return self.design.predictor(self.found.u)
+
+    @cached_property
+    def _curves(self) -> tuple[np.ndarray, np.ndarray]:
+        return by_row(self.found)
+
+    def _directions(self) -> np.ndarray:
+        """Rows in the coordinates of the search."""
+        design = self.design
+        matrix = design.shifted(design.matrix)
+        turn = design.to_shifted
+        return turn[0] + matrix @ turn[1:] if design.intercept else np.asarray(matrix @ turn)
+
+    def scores(self) -> np.ndarray:
+        """Slope of every row's evidence in the vector."""
+        slope = self._curves[0]
+        return np.concatenate([self._directions() * slope[:, :1], slope[:, 1 + self.climb.free]], axis=1)
+
+    def _removed(self) -> tuple[np.ndarray, np.ndarray]:
+        """How far each row's predictor and shared numbers move when the row is left out, and their variances."""
+        slope, curve = self._curves
+        used = np.concatenate([[0], 1 + self.climb.free])
+        k, size, weight = len(used), self.design.size, self.design.rows.weight
+        covariance = np.linalg.pinv(-self.found.optimum.curve)
+        z = self._directions()
+        spread = np.zeros((len(z), k, k))
+        spread[:, 0, 0] = np.einsum("ni,ij,nj->n", z, covariance[:size, :size], z)
+        spread[:, 0, 1:] = z @ covariance[:size, size:]
+        spread[:, 1:, 0] = spread[:, 0, 1:]
+        spread[:, 1:, 1:] = covariance[size:, size:]
+        bend = np.zeros((len(z), k, k))
+        for column, (i, j) in zip(curve.T, pairs(slope.shape[1])):
+            if i in used and j in used:
+                a, b = int(np.flatnonzero(used == i)[0]), int(np.flatnonzero(used == j)[0])
+                bend[:, a, b] = bend[:, b, a] = column
+        matrix = np.eye(k) + weight[:, None, None] * (bend @ spread)
+        pull = np.linalg.solve(matrix, slope[:, used, None] * weight[:, None, None])
+        return -(spread @ pull)[..., 0], spread
+
+    def loo(self) -> np.ndarray:
+        move, _ = self._removed()
+        law, free = self.found.plan.law, self.climb.free
+        phi = np.tile(self.found.phi, (len(move), 1))
+        # A step as long as this comes from a row that holds a coefficient alone; its own prediction is then no number.
+        phi[:, free] += np.clip(move[:, 1:], -5.0, 5.0)
+        m = self.predictor + np.clip(move[:, 0], -1e3, 1e3)
+        found = self._evidence(m, phi) + law.family.log_base(self.design.y, self.design.trials)
+        lost = self.found.evidence - found
+        heavy = np.argsort(-lost, kind="stable")[:REFITS]
+        for row in heavy[(lost[heavy] > HEAVY) & (self.design.rows.weight[heavy] > 0)]:
+            found[row] = self._without(int(row))
+        return found
+
+    def _without(self, row: int) -> float:
+        """The evidence of a row under the fit to all others, climbed from the fit to all."""
+        weight = self.design.rows.weight.copy()
+        weight[row] = 0.0
+        climb = Climb(self.design.weighed(weight), self.found.plan, self.found.nodes)
+        climb.state = None if self.found.state is None else self.found.state.copy()
+        return float(climb.climb(self.found.u, self.found.phi).evidence[row])
+
+    def _evidence(self, m: np.ndarray, phi: np.ndarray) -> np.ndarray:
+        law = self.found.plan.law
+        passes = kernel(law, self.found.nodes)
+        state = self.found.state
+        state = start_state(law, self.design.y, self.design.trials, self.found.phi) if state is None else state
+        rows = DesignRows((m, self.design.y, self.design.trials, phi), self.design.rows.weight)
+        parts = []
+        for place, (m_, y, trials, phi_), weight in rows.chunks():
+            with double_precision(), np.errstate(all="ignore"):
+                here = pad(state[place], len(weight))
+                parts.append(
+                    np.asarray(passes.values(m_, tuple(phi_.T), (y, trials), here))[: place.stop - place.start]
+                )
+        return np.concatenate(parts)
+
+    def influence(self) -> np.ndarray:
+        move, spread = self._removed()
+        slope = self._curves[0][:, 0] * self.design.rows.weight
+        shrunk = np.where(np.abs(slope) > 0, move[:, 0] / np.where(spread[:, 0, 0] > 0, spread[:, 0, 0], 1.0), 0.0)
+        return shrunk**2 * spread[:, 0, 0] / self.design.size
+
+    def tail_probabilities(self) -> np.ndarray:
+        """Two-sided: twice the smaller of P(Y ≤ y) and P(Y ≥ y), by row."""
+        design, found = self.design, self.found
+        law, y = found.plan.law, design.y
+        if isinstance(law, LocalPrecision):
+            from scipy.special import ndtr
+
+            return 2.0 * ndtr(-np.abs(y - self.predictor) / np.exp(found.phi[0]))
+        fitted = fitted_of(found)
+        if isinstance(law, LocalLabel):
+            from scipy.special import expit
+
+            flip, right = fitted.shared["flip"], expit((2.0 * y - 1.0) * self.predictor)
+            return (1.0 - flip) * right / ((1.0 - flip) * right + flip * (1.0 - right))
+        predictive = GLMPredictive(fitted, self.predictor, design.trials)
+        below = predictive.cdf(y)
+        strictly = predictive.cdf(np.ceil(y) - 1.0) if law.family.discrete else below
+        return np.minimum(1.0, 2.0 * np.minimum(below, 1.0 - strictly))
+
+    def posterior(self, site: str) -> RowPosterior:
+        passes = kernel(self.found.plan.law, self.found.nodes)
+        assert self.found.state is not None
+        rows = DesignRows((self.predictor, self.design.y, self.design.trials), self.design.rows.weight)
+        parts = []
+        for place, (m, y, trials), weight in rows.chunks():
+            with double_precision():
+                state = pad(self.found.state[place], len(weight))
+                each = passes.posterior(m, tuple(self.found.phi), (y, trials), state, LEVELS)
+                parts.append([np.asarray(a)[: place.stop - place.start] for a in each])
+        mean, sd, quantile = (np.concatenate(each) for each in zip(*parts))
+        return RowPosterior(mean, sd, LEVELS, quantile)
+
+    def shifts(self) -> np.ndarray:
+        passes = kernel(self.found.plan.law, self.found.nodes)
+        with double_precision():
+            found = passes.shifts(self.predictor, tuple(self.found.phi), (self.design.y, self.design.trials))
+            return np.asarray(found)
+
+    def profile(self, values: Sequence[float]) -> pd.DataFrame:
+        law = self.asked.law
+        if "spread" not in law.names:
+            raise ModelError("this model has no spread to profile.")
+        lines = []
+        for value in values:
+            held = Plan(law, self.asked.nodes, {**self.asked.held, "spread": value}, None, self.asked.stop)
+            plain = Plan(Classical(law.family), stop=self.asked.stop)
+            found = search(self.design, held if value > 0 else plain)
+            coefficients = self.design.to_coefficients @ found.u
+            lines.append([value, float(self.design.rows.weight @ found.evidence), *coefficients])
+        return pd.DataFrame(lines, columns=["spread", "log likelihood", *self.design.terms])
+
+    def integration_error(self) -> float:
+        """Change of the log likelihood with twice the points a row."""
+        if self.found.plan.law.closed:
+            return 0.0
+        finer = Climb(self.design, self.found.plan, 2 * self.found.nodes if self.found.nodes else 81)
+        optimum = self.found.optimum
+        return abs(float(self.design.rows.weight @ (finer.found(optimum).evidence - self.found.evidence)))
+
+    def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
+        """Evidence of every row at other vectors: (vector, row)."""
+        found = []
+        for vector in vectors:
+            self.climb.curves(vector)
+            assert self.climb.seen is not None
+            found.append(self.climb.seen[1] + self.found.plan.law.family.log_base(self.design.y, self.design.trials))
+        return np.stack(found)
+
+    def natural_by_name(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
+        """Coefficients and shared numbers at many vectors (chain, draw, entry)."""
+        size, law = self.design.size, self.found.plan.law
+        coefficients = vectors[..., :size] @ self.design.to_coefficients.T
+        found = {term: coefficients[..., i] for i, term in enumerate(self.design.terms)}
+        for place, index in enumerate(self.climb.free):
+            name = law.names[index]
+            found[name] = law.natural(name, vectors[..., size + place])
+        return found
+
+    def natural(self, vector: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.reshape(v, -1) for v in self.natural_by_name(vector).values()])
+
+    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        raise FitError("ask the fit: fit.predictive(X).")
+
+    def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Any:
+        raise ModelError(
+            "posterior draws of a regression: write it as a NumPyro program and use rb.localize(...).fit(...)."
+        )
+
+    def has_posterior(self, site: str) -> bool:
+        return not self.found.plan.law.closed
+
+    def describe(self) -> dict[str, Any]:
+        return {}
+
+
+def fitted_of(found: Found) -> Fitted:
+    """What predictions need."""
+    return Fitted(found.plan.law, found.phi, found.design.to_coefficients @ found.u, found.design.intercept)

@@ -1,0 +1,331 @@
+"""From arrays, data frames and sparse matrices to a design: columns with names, a response, an offset, weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from robustly.errors import DataError, names
+from robustly.rows.arrays import Rows, pad, read_weights
+
+# Directions in which standardised columns vary less than this share of their variance are taken for rounding.
+ALIASED = 1e-11
+WIDE_CHUNK = 400_000
+
+
+class DesignRows(Rows):
+    """Rows whose first array is a matrix of columns, dense or sparse; few different chunk sizes are ever compiled."""
+
+    @property
+    def bucket(self) -> int:
+        size = 256
+        while size < min(len(self), self.chunk):
+            size *= 4
+        return min(size, self.chunk)
+
+    def chunks(self) -> Iterator[tuple[slice, tuple[Any, ...], np.ndarray]]:
+        n, size = len(self), self.bucket
+        for start in range(0, n, size):
+            place = slice(start, min(start + size, n))
+            filled = tuple(pad_matrix(a[place], size) for a in self.data)
+            yield place, filled, pad(self.weight[place], size, 0.0)
+
+    def take(self, index: Any) -> DesignRows:
+        return DesignRows(tuple(a[index] for a in self.data), self.weight[index], self.chunk, self.labels)
+
+
+def pad_matrix(array: Any, size: int) -> Any:
+    """As :func:`robustly.rows.arrays.pad`, for sparse matrices too."""
+    if isinstance(array, np.ndarray):
+        return pad(array, size)
+    from scipy import sparse
+
+    missing = size - array.shape[0]
+    return array if missing <= 0 else sparse.vstack([array, sparse.csr_array((missing, array.shape[1]))], format="csr")
+
+
+@dataclass(frozen=True, eq=False)
+class Design:
+    """What a regression is made from. `rows` hold the matrix, the offset, the response and the trials.
+
+    Searches move in coordinates `u` in which the columns are uncorrelated and of unit size: coefficients are
+    ``to_coefficients @ u``, whatever the units of the columns.
+    """
+
+    rows: DesignRows
+    terms: list[str]
+    intercept: bool
+    ridge: float = 0.0
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def matrix(self) -> Any:
+        return self.rows.data[0]
+
+    @property
+    def offset(self) -> np.ndarray:
+        return self.rows.data[1]
+
+    @property
+    def y(self) -> np.ndarray:
+        return self.rows.data[2]
+
+    @property
+    def trials(self) -> np.ndarray:
+        return self.rows.data[3]
+
+    @property
+    def sparse(self) -> bool:
+        return not isinstance(self.matrix, np.ndarray)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    # ------------------------------------------------------------------ pieces of one chunk
+
+    def shifted(self, matrix: Any) -> Any:
+        """Columns without their means, so that no digits are lost to columns far from zero."""
+        return matrix if self.sparse or not self.intercept else matrix - self.centre
+
+    def linear(self, matrix: Any, beta: np.ndarray) -> np.ndarray:
+        """The linear predictor of shifted columns, without the offset."""
+        return beta[0] + matrix @ beta[1:] if self.intercept else matrix @ beta
+
+    def crossed(self, matrix: Any, each: np.ndarray) -> np.ndarray:
+        """Columns times a vector by row."""
+        inner = matrix.T @ each
+        return np.concatenate([[each.sum()], inner]) if self.intercept else inner
+
+    def gram(self, matrix: Any, each: np.ndarray) -> np.ndarray:
+        """Columns times columns, each row weighted."""
+        if self.sparse:
+            inner = (matrix.T @ matrix.multiply(each[:, None])).toarray()
+        else:
+            inner = matrix.T @ (matrix * each[:, None])
+        if not self.intercept:
+            return inner
+        edge = matrix.T @ each
+        return np.block([[np.array([[each.sum()]]), edge[None]], [edge[:, None], inner]])
+
+    # ------------------------------------------------------------------ coordinates
+
+    @cached_property
+    def centre(self) -> np.ndarray:
+        """Weighted column means."""
+        if self.sparse or not self.intercept:
+            return np.zeros(self.matrix.shape[1])
+        total = sum(self.rows.weight[place] @ self.matrix[place] for place in self._places())
+        return total / self.rows.total_weight
+
+    @cached_property
+    def spread_of_columns(self) -> np.ndarray:
+        """The mean of columns times columns."""
+        total = sum(self.gram(self.shifted(self.matrix[place]), self.rows.weight[place]) for place in self._places())
+        return np.asarray(total) / self.rows.total_weight
+
+    def _places(self) -> list[slice]:
+        step = max(1, WIDE_CHUNK // max(1, self.matrix.shape[1]))
+        return [slice(start, start + step) for start in range(0, len(self), step)]
+
+    @cached_property
+    def _coordinates(self) -> tuple[np.ndarray, np.ndarray]:
+        """The map from `u` to coefficients of shifted columns, and the directions that the columns do not span."""
+        gram = self.spread_of_columns
+        size = len(gram)
+        unit = np.sqrt(np.diag(gram))
+        # A constant column has nothing left but the rounding of its mean.
+        around = np.concatenate([[0.0], np.abs(self.centre)]) if self.intercept else np.abs(self.centre)
+        nothing = unit <= np.maximum(1e-13 * around, 1e-150)
+        gram = np.where(nothing[:, None] | nothing, 0.0, gram)
+        unit = np.where(nothing, 1.0, unit)
+        if self.ridge > 0:
+            return np.diag(1.0 / unit), np.zeros((size, 0))
+        values, vectors = np.linalg.eigh(gram / unit[:, None] / unit)
+        kept = values > ALIASED * max(values.max(initial=0.0), 1e-300)
+        return vectors[:, kept] / np.sqrt(values[kept]) / unit[:, None], vectors[:, ~kept] / unit[:, None]
+
+    @cached_property
+    def to_shifted(self) -> np.ndarray:
+        return self._coordinates[0]
+
+    @cached_property
+    def to_coefficients(self) -> np.ndarray:
+        """From `u` to the intercept and coefficients of the columns as they came."""
+        return self._unshift(self.to_shifted)
+
+    def _unshift(self, shifted: np.ndarray) -> np.ndarray:
+        if not self.intercept:
+            return shifted
+        found = shifted.copy()
+        found[0] -= self.centre @ shifted[1:]
+        return found
+
+    @cached_property
+    def aliased(self) -> np.ndarray:
+        """Which coefficients the columns do not determine."""
+        null = self._unshift(self._coordinates[1])
+        size = np.abs(null).max(axis=0, initial=0.0)
+        return (np.abs(null) > 1e-6 * np.maximum(size, 1e-300)).any(axis=1)
+
+    @cached_property
+    def penalty(self) -> np.ndarray:
+        """The ridge's curvature in `u`."""
+        inner = self.to_shifted[1:] if self.intercept else self.to_shifted
+        return self.ridge * inner.T @ inner
+
+    @property
+    def size(self) -> int:
+        return self.to_shifted.shape[1]
+
+    def predictor(self, u: np.ndarray, place: slice = slice(None)) -> np.ndarray:
+        """Offset and linear predictor of some rows."""
+        return self.offset[place] + self.linear(self.shifted(self.matrix[place]), self.to_shifted @ u)
+
+    def project(self, target: np.ndarray) -> np.ndarray:
+        """Least squares of a vector by row on the columns, in `u`."""
+        cross = sum(
+            self.crossed(self.shifted(self.matrix[place]), self.rows.weight[place] * target[place])
+            for place in self._places()
+        )
+        gram = self.to_shifted.T @ self.spread_of_columns @ self.to_shifted
+        gram = gram + (self.penalty + 1e-12 * np.eye(len(gram))) / self.rows.total_weight
+        return np.linalg.solve(gram, self.to_shifted.T @ np.asarray(cross) / self.rows.total_weight)
+
+    def some(self, index: np.ndarray) -> Design:
+        """The same coordinates with some of the rows."""
+        return self._with(self.rows.take(index))
+
+    def weighed(self, weight: np.ndarray) -> Design:
+        """The same coordinates and rows with other weights."""
+        return self._with(DesignRows(self.rows.data, weight, self.rows.chunk, self.rows.labels))
+
+    def _with(self, rows: DesignRows) -> Design:
+        part = Design(rows, self.terms, self.intercept, self.ridge)
+        for name in ("centre", "_coordinates"):
+            part.__dict__[name] = getattr(self, name)
+        return part
+
+
+def read_design(
+    matrix: Any,
+    y: Any,
+    terms: Sequence[str],
+    *,
+    intercept: bool = True,
+    weight: Any = None,
+    offset: Any = None,
+    exposure: Any = None,
+    trials: Any = None,
+    ridge: float = 0.0,
+) -> Design:
+    """Read columns and a response; say which row and column cannot be used."""
+    from scipy import sparse
+
+    if sparse.issparse(matrix):
+        matrix = sparse.csr_array(matrix).astype(np.float64, copy=False)
+        _refuse_missing_columns(matrix.data[:, None], matrix, terms)
+    else:
+        matrix = np.asarray(matrix, dtype=np.float64)
+        _refuse_missing_columns(matrix, matrix, terms)
+    n = matrix.shape[0]
+    if not np.isfinite(ridge) or ridge < 0:
+        raise DataError(f"alpha, the ridge penalty, is a number of at least 0; {ridge} came.")
+    response, counted = read_response(y, n, trials)
+    data = (matrix, read_offset(offset, exposure, n), response, counted)
+    if weight is not None and not np.any(np.asarray(weight, dtype=float)):
+        raise DataError("all weights are zero, so no row counts. Give at least one row a positive weight.")
+    rows = DesignRows(data, read_weights(weight, n), labels=("X", "offset", "y", "trials"))
+    design = Design(rows, _unique([*(["Intercept"] if intercept else []), *terms]), intercept, float(ridge))
+    if not design.terms:
+        raise DataError("there are no columns and no intercept, so there is nothing to fit.")
+    if not design.aliased.any():
+        return design
+    which = names(np.asarray(design.terms)[design.aliased])
+    note = (
+        f"the columns {which} determine each other, so their coefficients are not unique: the least are given, "
+        "without standard errors. Drop a column, or set alpha."
+    )
+    object.__setattr__(design, "notes", (note,))
+    return design
+
+
+def _unique(terms: Sequence[str]) -> list[str]:
+    """Columns of the same name get a number."""
+    found: list[str] = []
+    seen: dict[str, int] = {}
+    for term in terms:
+        seen[term] = seen.get(term, 0) + 1
+        found.append(f"{term} ({seen[term]})" if seen[term] > 1 else term)
+    return found
+
+
+def read_response(y: Any, n: int, trials: Any = None) -> tuple[np.ndarray, np.ndarray]:
+    """The response and its trials; two columns are successes and failures."""
+    response = np.asarray(y)
+    if response.dtype.kind not in "fiub":
+        raise DataError(f"y holds {response.dtype}, but numbers are needed. Encode texts and dates as numbers first.")
+    response = response.astype(np.float64)
+    if response.ndim == 2 and response.shape[1] == 2 and trials is None:
+        trials, response = response.sum(axis=1), response[:, 0]
+    if response.shape != (n,):
+        raise DataError(f"y has shape {response.shape}, but X has {n} rows. Give one response a row.")
+    _refuse_missing(response, "y")
+    if trials is None:
+        return np.ascontiguousarray(response), np.ones(n)
+    counted = np.array(np.broadcast_to(np.asarray(trials, dtype=np.float64), (n,)))
+    _refuse_missing(counted, "trials")
+    if np.any(counted <= 0):
+        row = int(np.flatnonzero(counted <= 0)[0])
+        raise DataError(f"trials hold {counted[row]} in row {row}; a row needs at least one trial. Drop that row.")
+    return np.ascontiguousarray(response), counted
+
+
+def read_offset(offset: Any, exposure: Any, n: int) -> np.ndarray:
+    """What is added to the linear predictor: the offset, plus the log of the exposure."""
+    total = np.zeros(n)
+    for label, given in (("offset", offset), ("exposure", exposure)):
+        if given is None:
+            continue
+        try:
+            value = np.broadcast_to(np.asarray(given, dtype=np.float64), (n,))
+        except ValueError:
+            raise DataError(
+                f"{label} has shape {np.shape(given)}, but there are {n} rows. Give one value a row."
+            ) from None
+        _refuse_missing(value, label)
+        if label == "exposure":
+            if np.any(value <= 0):
+                row = int(np.flatnonzero(value <= 0)[0])
+                raise DataError(f"exposure holds {value[row]} in row {row}; it must be above 0. Drop that row.")
+            value = np.log(value)
+        total += value
+    return total
+
+
+def _refuse_missing(array: np.ndarray, label: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(array))
+    if bad.size:
+        raise DataError(f"{label} holds {_kind(array[bad[0]])} in row {bad[0]}. Drop or fill these rows.")
+
+
+def _refuse_missing_columns(values: np.ndarray, matrix: Any, terms: Sequence[str]) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(values.sum()):
+            return
+    for column in range(matrix.shape[1]):
+        one = matrix[:, column]
+        one = one if isinstance(one, np.ndarray) else np.asarray(matrix[:, [column]].toarray()).ravel()
+        bad = np.flatnonzero(~np.isfinite(one))
+        if bad.size:
+            more = f" and {bad.size - 1} more" if bad.size > 1 else ""
+            raise DataError(
+                f'column "{terms[column]}" of X holds {_kind(one[bad[0]])} in row {bad[0]}{more}. Drop or fill them.'
+            )
+
+
+def _kind(value: float) -> str:
+    return "a missing value (NaN)" if np.isnan(value) else f"an infinite value ({value})"
