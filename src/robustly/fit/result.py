@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -276,7 +275,8 @@ class Fit:
             for site in self.hyperparameters:
                 if site not in self.limits and self.source.has_posterior(site):  # type: ignore[attr-defined]
                     posteriors[site] = self.posterior(site)
-            with contextlib.suppress(ModelError):
+            # Simulated tail probabilities take long; they are kept if they were asked for.
+            if "tail_probabilities" in self.__dict__ or self.source.has_closed_tails():  # type: ignore[attr-defined]
                 arrays["tail_probabilities"] = self.tail_probabilities
         else:
             posteriors = self.saved.get("posteriors", {})

@@ -1,145 +1,21 @@
 r"""How is one row's response distributed, given its predictor? The families of generalized linear models.
 
-A :class:`Family` knows one row. A user's own needs only :meth:`Family.distribution`; the ready ones are written out so
-that a log rate of 40 or a count of :math:`e^{40}` loses no digits. Every family speaks of its *predictor*
-:math:`\eta`: the log of the mean for counts and positive responses, the log odds for binary ones, the mean itself for
-the normal.
+The ready families are written out, so that a log rate of 40 or a count of :math:`e^{40}` loses no digits. Every family
+speaks of its *predictor* :math:`\eta`: the log of the mean for counts and positive responses, the log odds for binary
+ones, the mean itself for the normal.
 """
 
 from __future__ import annotations
 
-import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from robustly.errors import ModelError, SupportError, did_you_mean, names
+from robustly.glm.family import Array, Family, refuse
 
-Array = np.ndarray
 LOG_2PI = float(np.log(2.0 * np.pi))
-
-
-class Family(ABC):
-    """How one row's response is distributed. Subclass it, say :meth:`distribution`, and use it everywhere.
-
-    Example:
-        >>> import numpyro.distributions as dist
-        >>> class Geometric(Family):
-        ...     "Failures before the first success; the predictor is the log odds of success."
-        ...     def distribution(self, predictor):
-        ...         return dist.GeometricLogits(predictor)
-        >>> Geometric().mean(np.zeros(1), (), np.ones(1))
-        array([1.])
-    """
-
-    nuisance: ClassVar[tuple[str, ...]] = ()
-    """Names of positive parameters that are fitted along; `distribution` gets their values after the predictor."""
-
-    @abstractmethod
-    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
-        """The NumPyro distribution of one row's response."""
-
-    # ------------------------------------------------------------------ densities, in JAX
-
-    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
-        """Log density of one response, up to :meth:`log_base`."""
-        return self.distribution(predictor, *nuisance).log_prob(y)
-
-    def log_base(self, y: Array, trials: Array) -> Array:
-        """What the log density holds of the responses alone, by row."""
-        return np.zeros(len(y))
-
-    # ------------------------------------------------------------------ moments and tails, in NumPy, by row
-
-    @property
-    def discrete(self) -> bool:
-        """Whether responses are counted rather than measured."""
-        return bool(self._at(np.zeros(1)).support.is_discrete)
-
-    def mean(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
-        return np.asarray(self._at(predictor, nuisance).mean)
-
-    def variance(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
-        return np.asarray(self._at(predictor, nuisance).variance)
-
-    def cdf(self, y: Array, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
-        """P(response ≤ y)."""
-        try:
-            return np.asarray(self._at(predictor, nuisance).cdf(y))
-        except NotImplementedError:
-            raise ModelError(
-                f"the distribution of {self} has no cdf, so tails and quantiles are unknown. Give its class a cdf."
-            ) from None
-
-    def draw(self, rng: np.random.Generator, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
-        """One response for every predictor."""
-        import jax
-
-        key = jax.random.key(int(rng.integers(2**31)))
-        return np.asarray(self._at(predictor, nuisance).sample(key), dtype=float)
-
-    def turn(self, y: Array, trials: Array, nuisance: Sequence[float]) -> tuple[Array, Array] | None:
-        """Where, and how wide, the cdf at `y` falls from one to zero as the predictor grows; None when not known."""
-        return None
-
-    def _at(self, predictor: Array, nuisance: Sequence[float] | None = None) -> Any:
-        from robustly.precision import double_precision
-
-        with double_precision():
-            values = (1.0,) * len(self.nuisance) if nuisance is None else nuisance
-            return _InDouble(self.distribution(np.asarray(predictor, dtype=float), *values))
-
-    # ------------------------------------------------------------------ responses
-
-    def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        """Refuse responses this family gives no probability; return notes on unusual ones."""
-        from robustly.precision import double_precision
-
-        with double_precision():
-            good = np.asarray(self._at(np.zeros(len(y))).support(y))
-        if not good.all():
-            row = int(np.flatnonzero(~good)[0])
-            raise SupportError(f"y holds {y[row]} in row {row}, which {self} gives no probability. Recode that row.")
-        return ()
-
-    def start(self, y: Array, trials: Array) -> Array:
-        """A rough predictor for every row, from its response alone."""
-        return np.zeros(len(y))
-
-    def nuisance_start(self, y: Array, trials: Array, residual: Array) -> tuple[float, ...]:
-        """Rough values of the nuisance parameters; `residual` is what a least-squares start leaves of :meth:`start`."""
-        return (1.0,) * len(self.nuisance)
-
-    # ------------------------------------------------------------------ identity
-
-    def _key(self) -> tuple[Hashable, ...]:
-        return (type(self), *sorted(vars(self).items()))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Family) and self._key() == other._key()
-
-    def __hash__(self) -> int:
-        return hash(self._key())
-
-    def __repr__(self) -> str:
-        inside = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
-        return f"{type(self).__name__}({inside})"
-
-
-class _InDouble:
-    """A NumPyro distribution whose answers are computed in double precision."""
-
-    def __init__(self, distribution: Any) -> None:
-        self._distribution = distribution
-
-    def __getattr__(self, name: str) -> Any:
-        from robustly.precision import double_precision, in_double_precision
-
-        with double_precision():
-            found = getattr(self._distribution, name)
-        return in_double_precision(found) if inspect.ismethod(found) else found
 
 
 class Normal(Family):
@@ -232,7 +108,7 @@ class Poisson(Family):
         return np.log(near), 1.0 / np.sqrt(near)
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        _refuse(y < 0, y, "but Poisson counts start at 0. Recode that row or choose family=Normal().")
+        refuse(y < 0, y, "but Poisson counts start at 0. Recode that row or choose family=Normal().")
         return _broken_counts(y, "Poisson")
 
     def start(self, y: Array, trials: Array) -> Array:
@@ -288,9 +164,7 @@ class Binomial(Family):
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
         if np.all(trials == 1):
-            _refuse(
-                (y < 0) | (y > 1), y, "but a response of one trial is 0 or 1. Give trials= for counts of successes."
-            )
+            refuse((y < 0) | (y > 1), y, "but a response of one trial is 0 or 1. Give trials= for counts of successes.")
         else:
             bad = (y < 0) | (y > trials)
             if bad.any():
@@ -308,9 +182,7 @@ class Bernoulli(Binomial):
     """Yes or no, coded 1 and 0; the predictor is the log odds of a yes."""
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        _refuse(
-            (y != 0) & (y != 1), y, "but Bernoulli responses are 0 or 1. For counts of successes choose Binomial()."
-        )
+        refuse((y != 0) & (y != 1), y, "but Bernoulli responses are 0 or 1. For counts of successes choose Binomial().")
         if np.any(trials != 1):
             raise SupportError(
                 "trials other than 1 came, but Bernoulli rows are single trials. Choose family=Binomial()."
@@ -362,7 +234,7 @@ class Gamma(Family):
         return np.log(np.maximum(y, 1e-300)), np.full(np.shape(y), 1.0 / np.sqrt(self._shape(nuisance)))
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        _refuse(y <= 0, y, f"but {self} takes numbers above 0. Recode that row or choose family=Normal().")
+        refuse(y <= 0, y, f"but {self} takes numbers above 0. Recode that row or choose family=Normal().")
         return ()
 
     def start(self, y: Array, trials: Array) -> Array:
@@ -442,7 +314,7 @@ class NegativeBinomial(Family):
         return np.log(near), np.sqrt(1.0 / near + 1.0 / nuisance[0])
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        _refuse(y < 0, y, "but counts start at 0. Recode that row or choose family=Normal().")
+        refuse(y < 0, y, "but counts start at 0. Recode that row or choose family=Normal().")
         return _broken_counts(y, "negative binomial")
 
     def start(self, y: Array, trials: Array) -> Array:
@@ -490,12 +362,6 @@ def draw_poisson(rng: np.random.Generator, log_rate: Array) -> Array:
     large = rate > 1e15
     drawn = rng.poisson(np.where(large, 1.0, rate)).astype(float)
     return np.where(large, np.rint(rate + np.sqrt(rate) * rng.standard_normal(rate.shape)), drawn)
-
-
-def _refuse(bad: Array, y: Array, why: str) -> None:
-    if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        raise SupportError(f"y holds {y[row]} in row {row}, {why}")
 
 
 def _broken_counts(y: Array, kind: str) -> tuple[str, ...]:

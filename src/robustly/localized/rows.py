@@ -98,6 +98,10 @@ class RowSource:
     def tail_probabilities(self) -> np.ndarray:
         raise ModelError("a row model does not say how observations are drawn, so it has no tail probabilities.")
 
+    def has_closed_tails(self) -> bool:
+        """Whether tail probabilities come from a distribution function, without simulation."""
+        return False
+
     def log_prior(self, theta: Any) -> Any:
         """What is added to the hyperprior when a full posterior is drawn."""
         return jnp.zeros(())

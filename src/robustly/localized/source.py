@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from robustly.errors import DataError, FitError, ModelError, names
+from robustly.errors import DataError, FitError, ModelError, RobustlyError, names
 from robustly.fit.boundary import RunawayWatch, heterogeneity
 from robustly.fit.maximize import Found, maximize, settled
 from robustly.fit.outcome import Outcome
@@ -79,6 +79,14 @@ class ProgramSource(RowSource):
         rows = make_rows(data, order)
         x = jnp.asarray(self.vector)
         return over_rows(self.passes.values, rows, self.passes.begin(rows), x)[1]["evidence"]
+
+    @in_double_precision
+    def has_closed_tails(self) -> bool:
+        try:
+            args, kwargs = without_observations(self.program, self.arguments)
+            return Predictor(self.program, self.vector, args, kwargs).has_cdf()
+        except RobustlyError:
+            return False
 
     @in_double_precision
     def tail_probabilities(self) -> np.ndarray:
