@@ -22,8 +22,8 @@ Objective = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]
 Slopes = Callable[[np.ndarray], tuple[float, np.ndarray]]
 Watch = Callable[[np.ndarray, float], Outcome | None]
 
-# A step on a log scale may change a parameter by at most e^LEAP; beyond that the quadratic picture is not to be trusted.
-LEAP = 1.0
+# A step on a log scale at most doubles or halves a parameter; beyond that the quadratic picture is not to be trusted.
+LEAP = 0.7
 
 # A step after which less than this share of the expected gain is left makes the next one without a new curvature.
 FAST = 0.5
