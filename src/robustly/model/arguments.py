@@ -98,17 +98,3 @@ def find_rows(arguments: Arguments, size: int, stated: Sequence[str] | None, pla
             "Pass the data as arguments whose leading axis counts the rows, instead of reading them from outside the model."
         )
     return found
-
-
-def constants_key(arguments: Arguments, is_row: Sequence[bool]) -> tuple[Any, ...]:
-    """Something to tell calls apart by everything but the values and the number of their rows."""
-    key: list[Any] = [str(arguments.tree), arguments.labels]
-    for leaf, row in zip(arguments.leaves, is_row):
-        if row:
-            key.append(("row", leaf.shape[1:], str(leaf.dtype)))
-        elif hasattr(leaf, "shape"):
-            array = np.asarray(leaf)
-            key.append(("array", array.shape, str(array.dtype), array.tobytes()))
-        else:
-            key.append(leaf if isinstance(leaf, int | float | str | bool) else id(leaf))
-    return tuple(key)
