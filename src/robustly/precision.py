@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
+_here = threading.local()
 
 
 @contextlib.contextmanager
@@ -21,11 +23,19 @@ def double_precision() -> Iterator[None]:
     """Compute in float64 inside the block, and keep what is compiled there on disk for the next process."""
     import jax
 
+    # JAX's switches belong to a thread, and so does the note that they are on already.
+    if getattr(_here, "inside", False):
+        yield
+        return
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
         for switch in _cache_switches():
             stack.enter_context(switch())
-        yield
+        _here.inside = True
+        try:
+            yield
+        finally:
+            _here.inside = False
 
 
 def in_double_precision(function: F) -> F:

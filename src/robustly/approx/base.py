@@ -17,6 +17,8 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 from robustly.approx.grid import line_points, qmc_points
+from robustly.approx.moments import Moments
+from robustly.model.narrow import Narrow
 from robustly.model.row import RowModel
 
 
@@ -41,20 +43,20 @@ class Approximation(ABC):
             return self._settle(model, theta, row, None, state)
         return jax.vmap(lambda z, s: self._settle(model, theta, row, z, s))(jnp.asarray(model.latents), state)
 
-    def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> tuple[Any, Any]:
-        """log p(row), with an exact first derivative in `vector`, and what it was computed from."""
+    def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+        """log p(row), with exact first and second derivatives in `vector`."""
         each = lambda z, s: self._evidence(model, vector, row, z, s)
         if model.latents is None:
             return each(None, state)
-        evidences, basis = jax.vmap(each)(jnp.asarray(model.latents), state)
-        return logsumexp(evidences), basis
+        return logsumexp(jax.vmap(each)(jnp.asarray(model.latents), state))
 
-    def evidence_twice(self, model: RowModel, vector: Any, row: Any, state: Any, basis: Any) -> Any:
-        """The same evidence, written so that second derivatives are cheap and right up to integration error."""
-        each = lambda z, s, b: self._evidence_twice(model, vector, row, z, s, b)
-        if model.latents is None:
-            return each(None, state, basis)
-        return logsumexp(jax.vmap(each)(jnp.asarray(model.latents), state, basis))
+    def is_fine(self, model: RowModel) -> bool:
+        """Whether :meth:`moments` can be had, and integrates so well that derivatives may take its points as fixed."""
+        return False
+
+    def moments(self, model: RowModel, view: Narrow, theta: Any, scalars: Any, row: Any, z: Any, state: Any) -> Moments:
+        """Evidence and posterior moments of a row's derivatives in the `scalars` of ``view``; see :meth:`is_fine`."""
+        raise TypeError(f"{self!r} has no moments.")
 
     def anchor(self, model: RowModel, centre: Any, row: Any, state: Any) -> Any:
         """What :meth:`evidence_around` needs of a row, settled at the parameters `centre`."""
@@ -75,7 +77,7 @@ class Approximation(ABC):
         if model.latents is None:
             return self._expected(model, vector, at, row, None, state)
         latents = jnp.asarray(model.latents)
-        log_shares = jax.vmap(lambda z, s: self._evidence(model, at, row, z, s)[0])(latents, state)
+        log_shares = jax.vmap(lambda z, s: self._evidence(model, at, row, z, s))(latents, state)
         shares = jax.lax.stop_gradient(jax.nn.softmax(log_shares))
         each = jax.vmap(lambda z, s: self._expected(model, vector, at, row, z, s))(latents, state)
         return jnp.sum(jnp.where(shares > 0, shares * each, 0.0))
@@ -91,10 +93,6 @@ class Approximation(ABC):
             u, weight = u.reshape(-1, model.dim), weight.reshape(-1)
         return u, weight - logsumexp(weight)
 
-    def strain(self, basis: Any) -> Any:
-        """An estimate of a row's integration error, from what the evidence was computed from; zero where there is none."""
-        return jnp.zeros(())
-
     def finer(self) -> Approximation:
         """The same answer with twice the points, to see how far it is off; itself where there is nothing to refine."""
         return self
@@ -103,16 +101,13 @@ class Approximation(ABC):
     def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any: ...
 
     @abstractmethod
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]: ...
-
-    def _evidence_twice(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any, basis: Any) -> Any:
-        return self._evidence(model, vector, row, z, state)[0]
+    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any: ...
 
     def _anchor(self, model: RowModel, centre: Any, row: Any, z: Any, state: Any) -> Any:
         return state
 
     def _evidence_around(self, model: RowModel, vector: Any, row: Any, z: Any, anchor: Any) -> Any:
-        return self._evidence(model, vector, row, z, anchor)[0]
+        return self._evidence(model, vector, row, z, anchor)
 
     @abstractmethod
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any: ...

@@ -41,13 +41,13 @@ class Exact(Approximation):
     def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         return state
 
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
         theta = model.parameters.natural(vector)
         if model.conjugacy is None:
-            return model.log_density(None, theta, row, z), ()
+            return model.log_density(None, theta, row, z)
         constant, slope, eta = model.conjugacy.terms(theta, row, z)
         family = model.conjugacy.family
-        return constant + family.log_normalizer(eta + slope) - family.log_normalizer(eta), ()
+        return constant + family.log_normalizer(eta + slope) - family.log_normalizer(eta)
 
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         theta = model.parameters.natural(vector)

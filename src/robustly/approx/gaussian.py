@@ -61,11 +61,11 @@ class GaussianVI(Approximation):
         joint = lambda u: model.log_joint(u, theta, row, z)
         return climb(lambda q: self._bound(joint, q, model.dim), state, self._size(model.dim))
 
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
         # The bound is flat in q at the best q, so q's first derivative is all that a second derivative needs.
         theta = model.parameters.natural(vector)
         bound = lambda q: self._bound(lambda u: model.log_joint(u, theta, row, z), q, model.dim)
-        return bound(implicit_step(bound, state, self._size(model.dim))), ()
+        return bound(implicit_step(bound, state, self._size(model.dim)))
 
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)

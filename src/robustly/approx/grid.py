@@ -72,7 +72,7 @@ _MAX_SEARCH = 60
 def find_reach(joint: Density, mode: Any, start: Any) -> Any:
     """How far left and right of its mode a density falls by DEPTH: logarithms of two distances, searched from `start`.
 
-    A rough answer will do (the fall within 0.75 to 1.35 of DEPTH), so a start from the last pass is usually the end.
+    A rough answer will do (the fall within a tenth of DEPTH), so a start from the last pass is usually the end.
     """
     point, top = mode[0], joint(mode)
     sign = jnp.asarray([-1.0, 1.0])
@@ -84,7 +84,7 @@ def find_reach(joint: Density, mode: Any, start: Any) -> Any:
         return jnp.where(jnp.isfinite(value), value, 1e300), slope
 
     def far_off(value: Any) -> Any:
-        return (value < 0.75 * DEPTH) | (value > 1.35 * DEPTH)
+        return (value < 0.9 * DEPTH) | (value > 1.1 * DEPTH)
 
     def unfinished(state: Any) -> Any:
         _, value, _, steps = state
@@ -102,13 +102,15 @@ def find_reach(joint: Density, mode: Any, start: Any) -> Any:
     return lax.stop_gradient(lax.while_loop(unfinished, advance, (start, *fall(start), 0))[0])
 
 
-def level_points(joint: Density, mode: Any, curve: Any, reach: Any, count: int) -> tuple[Any, Any]:
-    r"""A trapezoid rule in a coordinate in which the density looks normal: one mode, known curvature, known ends.
+def level_map(mode: Any, curve: Any, reach: Any, count: int) -> tuple[np.ndarray, Callable[[Any], tuple[Any, Any]]]:
+    r"""A coordinate in which a density looks normal, with one mode, known curvature, known ends: a trapezoid rule in it.
 
     With :math:`u = m + s\,t\,e^{gt + kt^2}` the ends (falls of DEPTH) lie at the same :math:`\pm t` as a standard
     normal's, and :math:`k` matches the curvature where that keeps the map increasing. The trapezoid rule converges
     geometrically for what is left; Gauss–Hermite around the mode is off by 1e-3 where this is off by 1e-9, because it
     takes a skewed or heavy-tailed density for a normal one.
+
+    Returns the values of t and the map from one of them to its point and log weight, the density left out.
     """
     log_left, log_right = reach[0], reach[1]
     skew = (log_right - log_left) / (2.0 * _ENDS)
@@ -118,10 +120,19 @@ def level_points(joint: Density, mode: Any, curve: Any, reach: Any, count: int) 
     tail = jnp.maximum((middle + 0.5 * jnp.log(curvature)) / _ENDS**2, skew**2 / 7.5)
     tail = lax.stop_gradient(tail)
     log_scale = middle - tail * _ENDS**2
-    t = jnp.asarray(np.linspace(-_ENDS, _ENDS, count))
-    stretch = jnp.exp(log_scale + skew * t + tail * t**2)
-    u = mode[0] + stretch * t
-    log_weight = jnp.log(stretch * (1.0 + skew * t + 2.0 * tail * t**2) * (2.0 * _ENDS / (count - 1)))
+
+    def place(t: Any) -> tuple[Any, Any]:
+        log_stretch = log_scale + skew * t + tail * t**2
+        step = 1.0 + skew * t + 2.0 * tail * t**2
+        return mode[0] + jnp.exp(log_stretch) * t, log_stretch + jnp.log(step * (2.0 * _ENDS / (count - 1)))
+
+    return np.linspace(-_ENDS, _ENDS, count), place
+
+
+def level_points(joint: Density, mode: Any, curve: Any, reach: Any, count: int) -> tuple[Any, Any]:
+    """Points and log weights of :func:`level_map`'s rule."""
+    t, place = level_map(mode, curve, reach, count)
+    u, log_weight = jax.vmap(place)(jnp.asarray(t))
     heights = jax.vmap(lambda point: joint(point[None]))(u)
     return u[:, None], jnp.where(jnp.isfinite(heights), heights + log_weight, -jnp.inf)
 

@@ -32,13 +32,13 @@ class Laplace(Approximation):
     def _factor(self, joint: Any, mode: Any, dim: int) -> dense.Factor:
         return dense.cholesky(-look(joint, mode)[2], dim)
 
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
         theta = model.parameters.natural(vector)
         joint = lambda u: model.log_joint(u, theta, row, z)
         # The curvature depends on where the mode is, so the mode's derivatives count.
         mode = exact_step(joint, state, model.dim)
         lower = self._factor(joint, mode, model.dim)
-        return joint(mode) + 0.5 * model.dim * LOG_2PI - dense.half_log_det(lower, model.dim), ()
+        return joint(mode) + 0.5 * model.dim * LOG_2PI - dense.half_log_det(lower, model.dim)
 
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)

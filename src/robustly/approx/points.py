@@ -11,7 +11,7 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from robustly.approx.base import Approximation
-from robustly.approx.climb import climb, exact_step, implicit_step
+from robustly.approx.climb import climb, exact_step
 from robustly.model.row import RowModel
 
 
@@ -22,38 +22,21 @@ class PointRule(Approximation):
     def _rule(self, joint: Any, mode: Any, dim: int, state: Any) -> tuple[Any, Any]:
         """Points (m, dim) and log weights, density included, for a density with this mode and settled state."""
 
-    def _may_freeze(self, dim: int) -> bool:
-        """Whether the rule is so accurate that the posterior's small variances, which a curvature is made of, survive."""
-        return False
-
     def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         return climb(lambda u: model.log_joint(u, theta, row, z), state, model.dim)
 
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
-        # The points move with the parameters, and the derivative follows them; otherwise it would be that of a
+    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
+        # The points move with the parameters, and the derivatives follow them; otherwise they would be those of a
         # slightly different function than the one reported, and line searches stall near the top.
         theta = model.parameters.natural(vector)
         joint = lambda u: model.log_joint(u, theta, row, z)
-        follow = implicit_step if self._may_freeze(model.dim) else exact_step
-        u, weight = self._rule(joint, follow(joint, state[: model.dim], model.dim), model.dim, state)
-        return logsumexp(weight), lax.stop_gradient((u, weight))
-
-    def _evidence_twice(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any, basis: Any) -> Any:
-        if not self._may_freeze(model.dim):
-            return self._evidence(model, vector, row, z, state)[0]
-        # Where exactly the points sit matters only to integration error, so a curvature may take them as fixed.
-        theta = model.parameters.natural(vector)
-        u, weight = basis
-        joint = jax.vmap(lambda point: model.log_joint(point, theta, row, z))(u)
-        seen = jnp.isfinite(weight)
-        change = jnp.where(seen, joint - lax.stop_gradient(joint), 0.0)
-        return logsumexp(jnp.where(seen, weight, -jnp.inf) + change)
+        return logsumexp(self._rule(joint, exact_step(joint, state[: model.dim], model.dim), model.dim, state)[1])
 
     def _anchor(self, model: RowModel, centre: Any, row: Any, z: Any, state: Any) -> Any:
         # The points stay where they are as local values, whatever the parameters do to the whitened coordinate: a row
         # that says much about its local keeps it when the prior moves.
-        u, weight = self._evidence(model, centre, row, z, state)[1]
         theta = model.parameters.natural(centre)
+        u, weight = self._rule(lambda u: model.log_joint(u, theta, row, z), state[: model.dim], model.dim, state)
         local = jax.vmap(lambda point: model.local(point, theta, row)[0])(u)
         density = jax.vmap(lambda value: model.log_density(value, theta, row, z))(local)
         return local, jnp.where(jnp.isfinite(weight), weight - density, -jnp.inf)

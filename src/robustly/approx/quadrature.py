@@ -10,15 +10,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.special import logsumexp
 
 from robustly.approx.climb import climb, look
-from robustly.approx.grid import find_reach, hermite, level_points, normal_points
+from robustly.approx.grid import find_reach, hermite, level_map, level_points, normal_points
+from robustly.approx.moments import Moments, integrate
 from robustly.approx.points import PointRule
 from robustly.errors import ModelError
 from robustly.model import dense
+from robustly.model.narrow import Narrow
 from robustly.model.row import RowModel
 
 
@@ -64,16 +66,19 @@ class Quadrature(PointRule):
             return level_points(joint, mode, curve[0, 0], state[1:], self.nodes)
         return normal_points(joint, mode, dense.cholesky(-curve, dim), dim, hermite(self.nodes, dim))
 
-    def _may_freeze(self, dim: int) -> bool:
-        return dim == 1 and self.nodes >= 15
+    def is_fine(self, model: RowModel) -> bool:
+        return model.dim == 1 and self.nodes >= 15
 
-    def strain(self, basis: Any) -> Any:
-        """An estimate of a row's integration error, from the same rule with every other point left out.
-
-        The error of a trapezoid rule is squared when its points are doubled, so the difference squared estimates it.
-        """
-        u, weight = basis
-        if u.shape[-1] > 1 or self.nodes % 2 == 0:
-            return jnp.zeros(())
-        coarse = logsumexp(weight[..., ::2]) + np.log(2.0)
-        return (logsumexp(weight) - coarse) ** 2
+    def moments(self, model: RowModel, view: Narrow, theta: Any, scalars: Any, row: Any, z: Any, state: Any) -> Moments:
+        mode = state[:1]
+        top, _, curve = look(lambda u: model.log_joint(u, theta, row, z), mode)
+        grid, place = level_map(mode, curve[0, 0], state[1:], self.nodes)
+        # Points move along with the mode: a row of much information has next to none of it about the parameters, and
+        # where points stay behind that is a small difference of large numbers.
+        slope = lambda s: look(lambda u: view.finish(u, s, (row, z)), mode)[1][0]
+        lean = [-bend / curve[0, 0] for bend in jax.jacfwd(slope)(scalars)]
+        lean = [jnp.where(jnp.isfinite(rate), rate, 0.0) for rate in lean]
+        moved = lambda s: sum((rate * (a - b) for rate, a, b in zip(lean, s, scalars)), start=jnp.zeros(()))
+        found = integrate(lambda u, s: view.finish(u + moved(s), s, (row, z)), scalars, top, grid, place)
+        # Every other point of an even number of them is no rule of its own.
+        return found if self.nodes % 2 else found._replace(coarse=found.evidence)

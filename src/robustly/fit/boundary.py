@@ -62,8 +62,7 @@ def heterogeneity(passes: Passes, rows: Rows, vector: np.ndarray, state: np.ndar
         def one(row: Any, s: Any) -> Any:
             def at(common: Any) -> Any:
                 moved = x.at[where].set(common)
-                _, basis = passes.approx.evidence(passes.model, moved, row, s)
-                return passes.approx.evidence_twice(passes.model, moved, row, s, basis)
+                return passes.approx.evidence(passes.model, moved, row, s)
 
             slope = jax.grad(at)(x[where])
             return 0.5 * (jnp.outer(slope, slope) + jax.hessian(at)(x[where]))

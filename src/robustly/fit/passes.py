@@ -9,8 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
+from jax.scipy.special import logsumexp
 
 from robustly.approx.base import Approximation
+from robustly.approx.moments import Moments
+from robustly.model.narrow import narrow
 from robustly.model.row import RowModel
 from robustly.precision import double_precision
 from robustly.rows.arrays import Rows
@@ -25,7 +28,8 @@ class Passes:
         self.model = model
         self.approx = approx
         _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
-        self.curves = jax.jit(self._curves)
+        self.is_fine = approx.is_fine(model)
+        self.curves = jax.jit(self._fine_curves if self.is_fine else self._curves)
         self.values = jax.jit(self._values)
         self.scores = jax.jit(self._scores)
         self.posteriors = jax.jit(self._posteriors)
@@ -41,12 +45,12 @@ class Passes:
         settle = lambda row, s: self.approx.settle(self.model, vector, row, s)
         return jax.lax.stop_gradient(jax.vmap(settle)(data, state))
 
-    def _evidences(self, vector: Any, data: Any, state: Any) -> tuple[Any, Any]:
+    def _evidences(self, vector: Any, data: Any, state: Any) -> Any:
         return jax.vmap(lambda row, s: self.approx.evidence(self.model, vector, row, s))(data, state)
 
     def _values(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         state = self._settle(vector, data, state)
-        evidence, _ = self._evidences(vector, data, state)
+        evidence = self._evidences(vector, data, state)
         return {"value": _weigh(weight, evidence)}, {"evidence": evidence, "state": state}
 
     def _curves(
@@ -56,23 +60,54 @@ class Passes:
         state = self._settle(vector, data, state)
 
         def total(v: Any) -> tuple[Any, Any]:
-            evidence, basis = self._evidences(v, data, state)
-            return _weigh(weight, evidence), (evidence, basis)
+            evidence = self._evidences(v, data, state)
+            return _weigh(weight, evidence), evidence
 
-        def twice(v: Any) -> Any:
-            each = lambda row, s, b: self.approx.evidence_twice(self.model, v, row, s, b)
-            return _weigh(weight, jax.vmap(each)(data, state, basis))
-
-        (value, (evidence, basis)), slope = jax.value_and_grad(total, has_aux=True)(vector)
+        (value, evidence), slope = jax.value_and_grad(total, has_aux=True)(vector)
 
         def columns(v: Any) -> Any:
             # One column after the other: side by side they would not fit the cache, and are no faster.
-            _, along = jax.linearize(jax.grad(twice), v)
+            _, along = jax.linearize(jax.grad(lambda x: total(x)[0]), v)
             return jax.lax.map(along, jnp.eye(v.shape[0]))
 
         curve = jax.lax.cond(curved, columns, lambda v: jnp.zeros((v.shape[0], v.shape[0])), vector)
-        strain = jax.vmap(self.approx.strain)(basis) if jax.tree.leaves(basis) else jnp.zeros_like(evidence)
-        return {"value": value, "slope": slope, "curve": curve}, {
+        by_row = {"evidence": evidence, "state": state, "strain": jnp.zeros_like(evidence)}
+        return {"value": value, "slope": slope, "curve": curve}, by_row
+
+    def _fine_curves(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Evidence, slope and curvature from posterior moments, in the few numbers by which parameters enter a row."""
+        model = self.model
+        state = self._settle(vector, data, state)
+        theta = model.parameters.natural(vector)
+        latents = np.zeros(1) if model.latents is None else np.asarray(model.latents)
+        label = lambda z: None if model.latents is None else z
+        joint = lambda u, v, row: model.log_joint(u, model.parameters.natural(v), row[0], label(row[1]))
+        first = jax.tree.map(lambda a: a[0], data)
+        view = narrow(joint, jnp.zeros(model.dim), vector, (first, jnp.asarray(latents)[0]))
+        # By row and by value of its discrete latent; rows without one have a single value.
+        each = lambda function: jax.vmap(jax.vmap(function, (None, 0)), (0, None))
+        seen = lambda v, row, z: jnp.stack(view.numbers(v, (row, z))) if view.size else jnp.zeros(0)
+        pairs = lambda function: each(lambda row, z: function(row, z))(data, jnp.asarray(latents))
+        scalars = pairs(lambda row, z: seen(vector, row, z))
+        bends = pairs(lambda row, z: jax.jacrev(lambda v: seen(v, row, z))(vector))
+
+        def moments(row: Any, numbers: Any, states: Any) -> Moments:
+            one = lambda z, s, n: self.approx.moments(model, view, theta, [*n], row, label(z), s)
+            return jax.vmap(one)(jnp.asarray(latents), states, numbers)
+
+        found = jax.vmap(moments)(data, scalars, state if model.latents is not None else state[:, None])
+        evidence = logsumexp(found.evidence, axis=1)
+        strain = (evidence - logsumexp(found.coarse, axis=1)) ** 2
+        counts = weight > 0
+        share = jnp.exp(found.evidence - evidence[:, None])
+        score = jnp.where(counts[:, None], jnp.einsum("nz,nzk,nzkp->np", share, found.score, bends), 0.0)
+        share = jnp.where(counts[:, None], weight[:, None] * share, 0.0)
+        pull = jnp.where(counts[:, None, None], share[:, :, None] * found.score, 0.0)
+        square = jnp.where(counts[:, None, None, None], share[:, :, None, None] * found.square, 0.0)
+        bent = jax.jacfwd(jax.grad(lambda v: jnp.sum(pull * pairs(lambda row, z: seen(v, row, z)))))(vector)
+        curve = jnp.einsum("nzkp,nzkq->pq", bends, jnp.einsum("nzkl,nzlq->nzkq", square, bends))
+        curve = curve + bent - (weight[:, None] * score).T @ score
+        return {"value": _weigh(weight, evidence), "slope": weight @ score, "curve": curve}, {
             "evidence": evidence,
             "state": state,
             "strain": strain,
@@ -80,7 +115,7 @@ class Passes:
 
     def _scores(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         state = self._settle(vector, data, state)
-        each = jax.vmap(jax.grad(lambda v, row, s: self.approx.evidence(self.model, v, row, s)[0]), (None, 0, 0))
+        each = jax.vmap(jax.grad(lambda v, row, s: self.approx.evidence(self.model, v, row, s)), (None, 0, 0))
         score = each(vector, data, state)
         return {"outer": jnp.einsum("n,ni,nj->ij", weight, score, score)}, {"score": score}
 
@@ -121,9 +156,8 @@ class Passes:
     ) -> tuple[Any, dict[str, np.ndarray]]:
         """Value, slope and curvature of the summed evidence plus the hyperprior, and what each row gave."""
         with double_precision():
-            x = jnp.asarray(vector)
-            prior = [np.asarray(part) for part in self.log_hyperprior(x)]
-            sums, by_row = over_rows(self.curves, rows, state, x, curved)
+            prior = [np.asarray(part) for part in self.log_hyperprior(vector)]
+            sums, by_row = over_rows(self.curves, rows, state, vector, *([] if self.is_fine else [curved]))
         together = (float(sums["value"] + prior[0]), sums["slope"] + prior[1], sums["curve"] + prior[2])
         return together, by_row
 

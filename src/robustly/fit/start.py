@@ -46,7 +46,9 @@ def climb_rows(passes: Passes, rows: Rows, start: np.ndarray, stop: Stop, **more
     """Newton on the summed evidence of some rows."""
     summed = Summed(passes, rows)
     walled = passes.model.parameters.walled
-    return newton(summed, start, stop, slopes=summed.slopes, walled=walled, **more), summed
+    # Where slopes cost as much as curvatures there is no use for them alone.
+    slopes = None if passes.is_fine else summed.slopes
+    return newton(summed, start, stop, slopes=slopes, walled=walled, **more), summed
 
 
 def few_rows(rows: Rows, count: int) -> Rows:

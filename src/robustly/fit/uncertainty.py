@@ -73,7 +73,7 @@ def log_posterior(passes: Passes, log_prior: Any, centre: Any, chunks: Any, sett
             data, weight, state, anchors = chunk
             if settle:
                 state = passes._settle(jax.lax.stop_gradient(vector), data, state)
-                evidence, _ = passes._evidences(vector, data, state)
+                evidence = passes._evidences(vector, data, state)
             else:
                 each = lambda row, anchor: approx.evidence_around(model, vector, row, anchor)
                 evidence = jax.vmap(each)(data, anchors)

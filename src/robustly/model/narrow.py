@@ -1,0 +1,185 @@
+r"""Through how few numbers do the parameters enter a row? A cut through its program.
+
+A row's density is a function of its local value :math:`u` and of the parameters :math:`\theta`, but most of :math:`\theta`
+enters before :math:`u` does: of a regression's coefficients a row sees only :math:`x_i \cdot w`. Derivatives are needed
+at every integration point, so they are taken in those few numbers, and the chain rule to :math:`\theta` is applied once a
+row. The fewest such numbers are a minimum cut of the traced program between :math:`\theta` and what depends on
+:math:`u`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+
+Place = Any  # a number, or the goal of a search for a cut
+
+
+@dataclass(frozen=True)
+class Narrow:
+    """A function ``f(u, vector, row)`` in two parts: ``f = finish(u, numbers(vector, row), row)``."""
+
+    size: int
+    numbers: Callable[[Any, Any], list[Any]]
+    """``(vector, row) -> scalars``: all that the row sees of the vector."""
+    finish: Callable[[Any, Sequence[Any], Any], Any]
+    """``(u, scalars, row) -> value``."""
+
+
+def narrow(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any, row: Any) -> Narrow:
+    """Cut `function` where fewest numbers pass from the vector to what is computed with `u`. Values are only examples."""
+    steps = _Steps(jax.make_jaxpr(function)(u, vector, row))
+    parts = [steps.inputs[:1], steps.inputs[1:2], steps.inputs[2:]]
+    by_u, by_vector = steps.reached(parts[0]), steps.reached(parts[1])
+    cut = _least_cut(steps, parts[1][0], by_u, by_vector)
+    shapes = [steps.shape[place] for place in cut]
+    sizes = [int(np.prod(shape, dtype=int)) for shape in shapes]
+
+    def numbers(vector: Any, row: Any) -> list[Any]:
+        known = dict(zip([*parts[1], *parts[2]], [vector, *jax.tree.leaves(row)]))
+        values = steps.run(known, cut)
+        return [flat[i] for value, size in zip(values, sizes) for flat in [jnp.reshape(value, -1)] for i in range(size)]
+
+    def finish(u: Any, scalars: Sequence[Any], row: Any) -> Any:
+        known = dict(zip([*parts[0], *parts[2]], [u, *jax.tree.leaves(row)]))
+        begin = 0
+        for place, shape, size in zip(cut, shapes, sizes):
+            some = scalars[begin : begin + size]
+            known[place] = jnp.reshape(some[0] if size == 1 else jnp.stack(list(some)), shape)
+            begin += size
+        return steps.run(known, steps.outputs)[0]
+
+    return Narrow(sum(sizes), numbers, finish)
+
+
+class _Steps:
+    """A traced program as a flat list of operations, calls to compiled functions written out."""
+
+    def __init__(self, traced: ClosedJaxpr) -> None:
+        self.operations: list[tuple[Callable[..., Sequence[Any]], list[Place], list[Place]]] = []
+        self.constants: dict[Place, Any] = {}
+        self.shape: dict[Place, tuple[int, ...]] = {}
+        self.is_float: dict[Place, bool] = {}
+        self.inputs = [self._new(variable) for variable in traced.jaxpr.invars]
+        self.outputs = self._write(traced, self.inputs)
+
+    def _new(self, variable: Any) -> Place:
+        place = len(self.shape)
+        self.shape[place] = variable.aval.shape
+        self.is_float[place] = jnp.issubdtype(variable.aval.dtype, jnp.floating)
+        return place
+
+    def _write(self, traced: ClosedJaxpr, inputs: Sequence[Place]) -> list[Place]:
+        names: dict[Any, Place] = dict(zip(traced.jaxpr.invars, inputs))
+        for variable, value in zip(traced.jaxpr.constvars, traced.consts):
+            names[variable] = self._new(variable)
+            self.constants[names[variable]] = value
+
+        def place_of(atom: Any) -> Place:
+            if not isinstance(atom, Literal):
+                return names[atom]
+            place = self._new(atom)
+            self.constants[place] = atom.val
+            return place
+
+        for equation in traced.jaxpr.eqns:
+            inner = equation.params.get("jaxpr")
+            if equation.primitive.name in ("jit", "pjit") and isinstance(inner, ClosedJaxpr):
+                made = self._write(inner, [place_of(atom) for atom in equation.invars])
+            else:
+                variables = list(dict.fromkeys(atom for atom in equation.invars if not isinstance(atom, Literal)))
+                alone = traced.jaxpr.replace(
+                    constvars=(), invars=variables, outvars=equation.outvars, eqns=[equation], effects=equation.effects
+                )
+                made = [self._new(variable) for variable in equation.outvars]
+                self.operations.append(
+                    (jaxpr_as_fun(ClosedJaxpr(alone, ())), [names[variable] for variable in variables], made)
+                )
+            names.update(zip(equation.outvars, made))
+        return [place_of(atom) for atom in traced.jaxpr.outvars]
+
+    def reached(self, sources: Sequence[Place]) -> set[Place]:
+        """Everything that depends on `sources`."""
+        found = set(sources)
+        for _, given, made in self.operations:
+            if not found.isdisjoint(given):
+                found.update(made)
+        return found
+
+    def run(self, known: dict[Place, Any], wanted: Sequence[Place]) -> list[Any]:
+        """The values at `wanted`, computed from those that are known; only what is needed is computed."""
+        needed, chosen = set(wanted) - set(known), []
+        for operation in reversed(self.operations):
+            _, given, made = operation
+            if not needed.isdisjoint(made):
+                chosen.append(operation)
+                needed.update(place for place in given if place not in known)
+        values = {**self.constants, **known}
+        for operation, given, made in reversed(chosen):
+            for place, value in zip(made, operation(*(values[place] for place in given))):
+                values.setdefault(place, value)
+        return [values[place] for place in wanted]
+
+
+def _least_cut(steps: _Steps, source: Place, by_u: set[Place], by_vector: set[Place]) -> list[Place]:
+    """The places with fewest numbers that all paths from the vector to what depends on `u` must cross (Ford, Fulkerson)."""
+    inside = by_vector - by_u
+    goal = "goal"
+    limit: dict[Place, int] = {}
+    ahead: dict[Place, set[Place]] = {place: set() for place in inside}
+    for place in inside:
+        size = int(np.prod(steps.shape[place], dtype=int))
+        # Only real numbers can be differentiated, so a cut may not pass through anything else.
+        limit[place] = size if steps.is_float[place] else 10**9
+    for _, given, made in steps.operations:
+        for place in inside.intersection(given):
+            ahead[place].update({goal} if not by_u.isdisjoint(made) else inside.intersection(made))
+    for place in inside.intersection(steps.outputs):
+        ahead[place].add(goal)
+
+    # A place is split in two, (place, 0) → (place, 1), with its size as the capacity between.
+    flow: dict[tuple[Any, Any], int] = {}
+
+    def room(a: Any, b: Any) -> int:
+        if a[0] == b[0]:
+            return (limit[a[0]] if a[1] == 0 else 0) - flow.get((a, b), 0)
+        forward = a[1] == 1 and b[1] == 0 and b[0] in ahead.get(a[0], ())
+        return (10**9 if forward else 0) - flow.get((a, b), 0)
+
+    behind: dict[Place, set[Place]] = {}
+    for place, targets in ahead.items():
+        for target in targets:
+            behind.setdefault(target, set()).add(place)
+
+    def neighbours(a: Any) -> list[Any]:
+        place, side = a
+        if place == goal:
+            return []
+        if side == 0:
+            return [(place, 1), *((p, 1) for p in sorted(behind.get(place, ())))]
+        return [(place, 0), *((p, 0) for p in sorted(ahead[place], key=str))]
+
+    while True:
+        came: dict[Any, Any] = {(source, 0): None}
+        queue = [(source, 0)]
+        for a in queue:
+            for b in neighbours(a):
+                if b not in came and room(a, b) > 0:
+                    came[b] = a
+                    queue.append(b)
+        if (goal, 0) not in came:
+            return sorted(place for place in inside if (place, 0) in came and (place, 1) not in came)
+        path, b = [], (goal, 0)
+        while came[b] is not None:
+            path.append((came[b], b))
+            b = came[b]
+        least = min(room(a, b) for a, b in path)
+        for a, b in path:
+            flow[a, b] = flow.get((a, b), 0) + least
+            flow[b, a] = flow.get((b, a), 0) - least

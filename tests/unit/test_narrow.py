@@ -1,0 +1,89 @@
+"""Parameters enter a row through few numbers, and derivatives taken in those are the derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robustly.approx import Quadrature
+from robustly.fit.passes import passes
+from robustly.model.narrow import narrow
+from robustly.model.row import RowModel
+from robustly.precision import double_precision
+from robustly.rows.arrays import make_rows
+
+
+def regression(u, v, row):
+    """Four coefficients, a centre and a log scale; of the coefficients a row sees one number."""
+    local = v[4] + jnp.exp(v[5]) * u[0]
+    return dist.Poisson(jnp.exp(local + row[0] @ v[:4])).log_prob(row[1]) - 0.5 * u[0] ** 2
+
+
+def tangled(u, v, row):
+    """Every coefficient meets the local by itself, so nothing can be saved."""
+    return -jnp.sum((u[0] * v[:4] - row[0]) ** 2)
+
+
+def written_by_others(u, v, row):
+    """Behind functions compiled apart; the predictor, worked out in two places, counts twice."""
+    inner = jax.jit(lambda w, x: jnp.tanh(x @ w))
+    return jax.jit(regression)(u, v, row) + u[0] * inner(v[:4], row[0])
+
+
+def unused(u, v, row):
+    return -0.5 * u[0] ** 2 + row[1]
+
+
+ROW = (np.array([0.5, -1.0, 0.25, 2.0]), 3.0)
+
+
+@pytest.mark.parametrize(("function", "size"), [(regression, 3), (tangled, 4), (written_by_others, 4), (unused, 0)])
+def test_the_fewest_numbers_are_found_and_give_the_function_back(function, size):
+    with double_precision():
+        v, u = jnp.asarray([0.1, -0.2, 0.3, 0.4, 0.5, -0.6]), jnp.asarray([0.7])
+        view = narrow(function, jnp.zeros(1), v, ROW)
+        assert view.size == size
+        assert float(view.finish(u, view.numbers(v, ROW), ROW)) == pytest.approx(float(function(u, v, ROW)), rel=1e-14)
+        slope = jax.grad(lambda x: view.finish(u, view.numbers(x, ROW), ROW))(v)
+        np.testing.assert_allclose(slope, jax.grad(function, 1)(u, v, ROW), rtol=1e-12, atol=1e-14)
+
+
+COUNTS = RowModel(
+    log_likelihood=lambda b, theta, row: dist.Poisson(jnp.exp(b + row[0] @ theta["w"])).log_prob(row[1]),
+    prior=lambda theta, row: dist.Normal(theta["loc"], theta["scale"]),
+    center=lambda theta, row: (theta["loc"], theta["scale"]),
+    start={"loc": 0.0, "scale": 1.0, "w": np.zeros(2)},
+    constraints={"scale": dist.constraints.positive},
+)
+TWO_KINDS = RowModel(
+    log_likelihood=lambda b, theta, row, z: (
+        dist.Poisson(jnp.exp(b + z[0] * theta["shift"])).log_prob(row[1]) + jnp.log(jnp.where(z[0] > 0, 0.3, 0.7))
+    ),
+    prior=lambda theta, row: dist.Normal(theta["loc"], theta["scale"]),
+    center=lambda theta, row: (theta["loc"], theta["scale"]),
+    start={"loc": 0.0, "scale": 1.0, "shift": 1.0},
+    constraints={"scale": dist.constraints.positive},
+    latents=np.array([[0.0], [1.0]]),
+)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    st.sampled_from([COUNTS, TWO_KINDS]),
+    st.lists(st.floats(-1.5, 1.5), min_size=4, max_size=4),
+    st.integers(0, 2**16),
+)
+def test_moments_give_the_slope_and_curvature_of_the_evidence(model, at, seed):
+    rng = np.random.default_rng(seed)
+    rows = make_rows([rng.normal(size=(7, 2)), rng.poisson(5.0, 7)], ["x", "y"], weights=[1, 2, 0, 1, 1, 0.5, 1])
+    compiled = passes(model, Quadrature(31))
+    vector = np.array(at[: model.parameters.size])
+    (value, slope, curve), by_row = compiled.objective(vector, rows, compiled.begin(rows))
+    with double_precision():
+        total = lambda v: rows.weight @ compiled._evidences(v, rows.data, jnp.asarray(by_row["state"]))
+        assert value == pytest.approx(float(total(vector)), abs=1e-9)
+        np.testing.assert_allclose(slope, jax.grad(total)(vector), rtol=1e-7, atol=1e-7)
+        np.testing.assert_allclose(curve, jax.hessian(total)(vector), rtol=1e-5, atol=1e-5)
