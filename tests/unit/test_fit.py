@@ -133,7 +133,7 @@ def test_predictions_are_the_integrated_ones(data, fit):
     np.testing.assert_allclose(new.log_prob(data[1][:5]), fit.evidence[:5], atol=1e-8)
 
 
-def test_nuts_on_the_integrated_model_agrees_with_nuts_on_the_program():
+def test_draws_of_the_integrated_model_agree_with_nuts_on_the_program():
     rng = np.random.default_rng(2)
     x, y = simulate(rng, n=60)
     fit = ROBUST.fit(x, y)

@@ -44,7 +44,8 @@ class PointRule(Approximation):
     def _evidence_around(self, model: RowModel, vector: Any, row: Any, z: Any, anchor: Any) -> Any:
         local, offset = anchor
         theta = model.parameters.natural(vector)
-        return logsumexp(offset + jax.vmap(lambda value: model.log_density(value, theta, row, z))(local))
+        # A loop over points: each step then works on plain vectors over rows, and over draws where there are many.
+        return logsumexp(offset + lax.map(lambda value: model.log_density(value, theta, row, z), local))
 
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)

@@ -16,7 +16,7 @@ from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredicti
 from robustly.conjugate.search import Engine, Penalty, classical_evidence, evidence_of
 from robustly.conjugate.table import Table, make_table
 from robustly.errors import FitError, ModelError
-from robustly.fit.uncertainty import Draws, nuts
+from robustly.fit.uncertainty import Draws, Posterior
 from robustly.precision import in_double_precision
 from robustly.rows.reduce import over_rows
 
@@ -190,10 +190,9 @@ class PairSource:
 
             return log_density
 
-        drawn = nuts(
-            density, parameters, rows, np.zeros((len(rows), 0)), self.vector, covariance, num_samples, num_warmup,
-            num_chains, key, self.compiled,
-        )  # fmt: skip
+        state = np.zeros((len(rows), 0))
+        posterior = Posterior(density, parameters, rows, state, self.vector, covariance, self.compiled)
+        drawn = posterior.draw(num_samples, num_warmup, num_chains, key)
         return Draws(self.natural_by_name(drawn.vectors), drawn.vectors, drawn.divergences)
 
     def posterior(self, site: str) -> Any:

@@ -228,7 +228,11 @@ class Fit:
         return self._need("integration_error").integration_error()
 
     def sample_posterior(self, num_samples: int, *, key: Any, num_warmup: int = 100, num_chains: int = 1) -> Any:
-        """Draws of hyperparameters and shared values by NUTS, with every row's own value integrated out."""
+        """Draws of hyperparameters and shared values from their posterior, every row's own value integrated out.
+
+        A Metropolis chain with independent proposals around the estimate, in a fraction of NUTS's time, where the
+        posterior is close enough to normal for it; NUTS, with `num_warmup` steps to find its stride, where it is not.
+        """
         return self._need("sample_posterior").sample_posterior(num_samples, key, num_warmup, num_chains)
 
     def _need(self, what: str) -> Source:

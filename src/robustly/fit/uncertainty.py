@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -42,6 +43,15 @@ Density = Callable[[Any, Any, bool], Callable[[Any], Any]]
 # A posterior sampled with points held at the estimate must agree this well (in nats) with one integrated anew.
 AGREEMENT = 0.02
 CHECKED_DRAWS = 6
+
+# Degrees of freedom of an independence chain's proposals, its first batch, proposals a kept draw, kept draws thrown away
+# at the start, and proposals evaluated at once. Where less than ENOUGH of the proposals count, NUTS draws instead.
+TAILS = 8.0
+PILOT = 256
+EACH = 2
+BURN = 25
+BATCH = 32
+ENOUGH = 0.25
 
 
 def stack_chunks(rows: Rows, state: np.ndarray) -> Any:
@@ -86,84 +96,139 @@ def log_posterior(passes: Passes, log_prior: Any, centre: Any, chunks: Any, sett
     return log_density
 
 
-def nuts(
-    density: Density,
-    parameters: Parameters,
-    rows: Rows,
-    state: np.ndarray,
-    start: np.ndarray,
-    covariance: np.ndarray,
-    num_samples: int,
-    num_warmup: int,
-    num_chains: int,
-    key: Any,
-    compiled: dict[Any, Any],
-    settle: bool = False,
-) -> Draws:
-    """NUTS on the integrated posterior, started at the estimate and scaled by its covariance.
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """What draws are wanted of: the rows, where their states are, the estimate and its covariance."""
 
-    ``density(centre, chunks, settle)`` gives the log density of the vector as a traceable function; `compiled` keeps the
-    samplers that were compiled for it.
+    density: Density
+    """``density(centre, chunks, settle)`` gives the log density of the vector as a traceable function."""
+    parameters: Parameters
+    rows: Rows
+    state: np.ndarray
+    centre: np.ndarray
+    covariance: np.ndarray
+    compiled: dict[Any, Any]
+    """Samplers that were compiled for this posterior."""
+
+    def draw(self, num_samples: int, num_warmup: int, num_chains: int, key: Any) -> Draws:
+        """Draws by an independence chain where the posterior is close enough to normal for it, otherwise by NUTS."""
+        scale = self.covariance if np.all(np.isfinite(self.covariance)) else np.eye(len(self.centre))
+        ridge = 1e-12 * np.trace(scale) / max(len(self.centre), 1)
+        half = np.linalg.cholesky(scale + ridge * np.eye(len(self.centre)))
+        drawn: dict[str, Any] = {}
+        with double_precision():
+            chunks = stack_chunks(self.rows, self.state)
+            # Rows are integrated at points held at the estimate first; where that is not good enough, anew each time.
+            for settle in (False, True):
+                for sampler, options in (
+                    (independence, (num_samples, num_chains)),
+                    (nuts, (num_samples, num_chains, num_warmup)),
+                ):
+                    place = (sampler, len(self.rows), settle, *options)
+                    if place not in self.compiled:
+                        self.compiled[place] = jax.jit(partial(self._run, sampler, options, settle))
+                    drawn = self.compiled[place](key, self.centre, half, chunks)
+                    if float(drawn["efficiency"]) > ENOUGH:
+                        break
+                if float(drawn["gap"]) < AGREEMENT:
+                    break
+        return Draws(
+            {name: np.asarray(value) for name, value in drawn["natural"].items()},
+            np.asarray(drawn["vectors"]),
+            int(drawn["divergences"]),
+        )
+
+    def _run(self, sampler: Any, options: Any, settle: bool, key: Any, centre: Any, factor: Any, chunks: Any) -> Any:
+        log_density = self.density(centre, chunks, settle)
+        # Whitened by the estimate's covariance the posterior is close to a standard normal.
+        white, more = sampler(lambda w: log_density(centre + factor @ w), len(self.centre), key, *options)
+        vectors = centre + white @ factor.T
+        apart = vectors.reshape(-1, len(self.centre))
+        apart = apart[:: max(1, len(apart) // CHECKED_DRAWS)]
+        anew = log_density if settle else self.density(centre, chunks, True)
+        gap = jax.lax.map(lambda v: anew(v) - log_density(v), apart)
+        return {
+            "vectors": vectors,
+            "natural": jax.vmap(jax.vmap(self.parameters.natural))(vectors),
+            "gap": jnp.max(jnp.abs(gap - gap[0])),
+            **more,
+        }
+
+
+def independence(log_density: Any, size: int, key: Any, num_samples: int, num_chains: int) -> tuple[Any, Any]:
+    """A Metropolis chain whose proposals do not depend on where it is: Student-t draws around the posterior.
+
+    A first batch of weighted draws says where the posterior's mean is and how wide it is. Tails of the proposals are heavier
+    than those of a posterior with exponential tails, so no region is missed; several proposals a kept draw make draws
+    nearly independent. No slope is needed, and proposals are evaluated in batches.
     """
+    pilot_key, key = jax.random.split(key)
+    evaluate = lambda points: jax.lax.map(log_density, points, batch_size=BATCH)
+
+    def propose(a_key: Any, shape: tuple[int, ...], mean: Any, factor: Any) -> tuple[Any, Any]:
+        normal_key, chi_key = jax.random.split(a_key)
+        normal = jax.random.normal(normal_key, (*shape, size))
+        shrink = jax.random.gamma(chi_key, 0.5 * TAILS, shape) / (0.5 * TAILS)
+        t = normal / jnp.sqrt(shrink)[..., None]
+        log_t = -0.5 * (TAILS + size) * jnp.log1p(jnp.sum(t**2, axis=-1) / TAILS)
+        return mean + t @ factor.T, log_t
+
+    first, log_first = propose(pilot_key, (PILOT,), jnp.zeros(size), jnp.eye(size))
+    weight = jax.nn.softmax(evaluate(first) - log_first)
+    mean = weight @ first
+    spread = (weight[:, None] * (first - mean)).T @ (first - mean)
+    worth = 1.0 / jnp.sum(weight**2)
+    spread = (worth * spread + 2.0 * size * jnp.eye(size)) / (worth + 2.0 * size)
+
+    propose_key, key = jax.random.split(key)
+    factor = jnp.linalg.cholesky(spread)
+    count = EACH * (num_samples + BURN)
+    points, log_points = propose(propose_key, (num_chains, count), mean, factor)
+    log_weight = evaluate(points.reshape(-1, size)).reshape(num_chains, count) - log_points
+    log_weight = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight)
+    log_u = jnp.log(jax.random.uniform(key, (num_chains, count)))
+
+    def step(at: Any, proposed: Any) -> tuple[Any, Any]:
+        place, log_here = at
+        i, log_there, log_coin = proposed
+        moves = log_coin < log_there - log_here
+        at = jnp.where(moves, i, place), jnp.where(moves, log_there, log_here)
+        return at, (at[0], moves)
+
+    def chain(log_weights: Any, coins: Any) -> tuple[Any, Any]:
+        steps = (jnp.arange(count), log_weights, coins)
+        return jax.lax.scan(step, (jnp.zeros((), dtype=int), log_weights[0]), steps)[1]
+
+    kept, moved = jax.vmap(chain)(log_weight, log_u)
+    kept = kept[:, EACH * BURN :: EACH]
+    share = jax.nn.softmax(log_weight.reshape(-1))
+    white = jnp.take_along_axis(points, kept[:, :, None], axis=1)
+    efficiency = jnp.minimum(1.0 / jnp.sum(share**2) / share.size, jnp.mean(moved))
+    return white, {"efficiency": efficiency, "divergences": jnp.zeros((), dtype=int)}
+
+
+def nuts(log_density: Any, size: int, key: Any, num_samples: int, num_chains: int, num_warmup: int) -> tuple[Any, Any]:
+    """NUTS from the estimate; a whitened posterior has short, straight paths and needs no mass matrix."""
     from numpyro.infer import MCMC, NUTS
 
-    scale = covariance if np.all(np.isfinite(covariance)) else np.eye(len(start))
-    half = np.linalg.cholesky(scale + 1e-12 * np.trace(scale) / max(len(start), 1) * np.eye(len(start)))
-    place = (len(rows), num_samples, num_warmup, num_chains, settle)
-    with double_precision():
-        chunks = stack_chunks(rows, state)
-        if place not in compiled:
-
-            def run(run_key: Any, centre: Any, factor: Any, chunks: Any) -> Any:
-                log_density = density(centre, chunks, settle)
-                # Whitened by the estimate's covariance the posterior is close to a standard normal: short, straight
-                # paths, and no mass matrix to learn.
-                kernel = NUTS(
-                    potential_fn=lambda white: -log_density(centre + factor @ white),
-                    adapt_mass_matrix=False,
-                    target_accept_prob=0.8,
-                    max_tree_depth=8,
-                )
-                sampler = MCMC(
-                    kernel,
-                    num_warmup=num_warmup,
-                    num_samples=num_samples,
-                    num_chains=num_chains,
-                    chain_method="vectorized",
-                    progress_bar=False,
-                )
-                first = jnp.zeros((num_chains, len(start)) if num_chains > 1 else (len(start),))
-                sampler.run(run_key, init_params=first, extra_fields=("diverging",))
-                vectors = centre + sampler.get_samples(group_by_chain=True) @ factor.T
-                natural = jax.vmap(jax.vmap(parameters.natural))(vectors)
-                apart = vectors.reshape(-1, len(start))[:: max(1, num_samples * num_chains // CHECKED_DRAWS)]
-                anew = density(centre, chunks, True)
-                gap = jax.lax.map(lambda v: anew(v) - log_density(v), apart)
-                return (
-                    vectors,
-                    natural,
-                    jnp.sum(sampler.get_extra_fields()["diverging"]),
-                    jnp.max(jnp.abs(gap - gap[0])),
-                )
-
-            compiled[place] = jax.jit(run)
-        vectors, natural, diverged, gap = compiled[place](key, jnp.asarray(start), jnp.asarray(half), chunks)
-    if not settle and not float(gap) < AGREEMENT:
-        return nuts(
-            density,
-            parameters,
-            rows,
-            state,
-            start,
-            covariance,
-            num_samples,
-            num_warmup,
-            num_chains,
-            key,
-            compiled,
-            True,
-        )
-    return Draws({name: np.asarray(value) for name, value in natural.items()}, np.asarray(vectors), int(diverged))
+    kernel = NUTS(
+        potential_fn=lambda white: -log_density(white),
+        adapt_mass_matrix=False,
+        target_accept_prob=0.8,
+        max_tree_depth=8,
+    )
+    sampler = MCMC(
+        kernel,
+        num_warmup=num_warmup,
+        num_samples=num_samples,
+        num_chains=num_chains,
+        chain_method="vectorized",
+        progress_bar=False,
+    )
+    first = jnp.zeros((num_chains, size) if num_chains > 1 else (size,))
+    sampler.run(key, init_params=first, extra_fields=("diverging",))
+    diverged = jnp.sum(sampler.get_extra_fields()["diverging"])
+    return sampler.get_samples(group_by_chain=True), {"efficiency": jnp.ones(()), "divergences": diverged}
 
 
 def to_inference_data(fit: Any, draws: Draws | None, num_samples: int, seed: int) -> Any:

@@ -18,7 +18,7 @@ from robustly.fit.maximize import Found, maximize
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.passes import Passes, passes
 from robustly.fit.result import Fit, RowPosterior
-from robustly.fit.uncertainty import Draws, log_posterior, nuts
+from robustly.fit.uncertainty import Draws, Posterior, log_posterior
 from robustly.model.row import RowModel
 from robustly.precision import in_double_precision
 from robustly.rows.arrays import Rows, make_rows
@@ -110,23 +110,14 @@ class RowSource:
         return {"sites": [], "rows": None, "plate": None}
 
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
-        """NUTS draws of the parameters."""
+        """Draws of the parameters."""
         curve = self.found.optimum.curve
         values, vectors = np.linalg.eigh(-curve)
         covariance = (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
-        return nuts(
-            partial(log_posterior, self.passes, self.log_prior),
-            self.passes.model.parameters,
-            self.rows,
-            self.found.state,
-            self.vector,
-            covariance,
-            num_samples,
-            num_warmup,
-            num_chains,
-            key,
-            self.compiled,
-        )
+        density = partial(log_posterior, self.passes, self.log_prior)
+        parameters = self.passes.model.parameters
+        posterior = Posterior(density, parameters, self.rows, self.found.state, self.vector, covariance, self.compiled)
+        return posterior.draw(num_samples, num_warmup, num_chains, key)
 
 
 def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:

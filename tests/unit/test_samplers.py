@@ -1,0 +1,42 @@
+"""Both samplers draw from the density they are given, and the quick one knows when it does not suit it."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.diagnostics import effective_sample_size
+
+from robustly.fit.uncertainty import ENOUGH, independence, nuts
+from robustly.precision import double_precision
+
+
+def skewed(w):
+    """Log-gamma margins of shape 4: exponential tails, a mean below the mode. Exactly known."""
+    return jnp.sum(4.0 * w - jnp.exp(w + jnp.log(4.0)))
+
+
+def narrow_valley(w):
+    """A curved ridge, far from any normal."""
+    return -0.5 * (w[0] / 2.0) ** 2 - 0.5 * ((w[1] - w[0] ** 2) / 0.05) ** 2
+
+
+@pytest.mark.parametrize(("sampler", "options"), [(independence, (2000, 2)), (nuts, (1000, 2, 200))])
+def test_draws_have_the_moments_of_their_density(sampler, options):
+    from scipy.special import digamma, polygamma
+
+    with double_precision():
+        drawn, more = jax.jit(lambda key: sampler(skewed, 3, key, *options))(jax.random.key(3))
+        assert float(more["efficiency"]) > ENOUGH
+        draws = np.asarray(drawn)
+        size = np.asarray(effective_sample_size(draws))
+    assert draws.shape == (2, options[0], 3)
+    mean, variance = digamma(4.0) - np.log(4.0), polygamma(1, 4.0)
+    # Six comparisons of means at 4.5 standard errors: a false alarm in 20 000 runs.
+    assert np.all(np.abs(draws.mean((0, 1)) - mean) < 4.5 * np.sqrt(variance / size))
+    np.testing.assert_allclose(draws.var((0, 1)), variance, rtol=0.2)
+
+
+def test_a_posterior_far_from_normal_is_left_to_nuts():
+    with double_precision():
+        _, more = jax.jit(lambda key: independence(narrow_valley, 2, key, 500, 1))(jax.random.key(0))
+    assert float(more["efficiency"]) < ENOUGH
