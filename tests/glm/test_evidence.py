@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from robustly.errors import ModelError
-from robustly.glm.evidence import kernel, pairs, start_state, table_of
+from robustly.glm.evidence import kernel, pairs, start_state
 from robustly.glm.families import (
     Bernoulli,
     Binomial,
@@ -29,6 +29,7 @@ from robustly.glm.local import (
     Shifted,
     law_of,
 )
+from robustly.glm.table import table_of
 from robustly.precision import double_precision
 
 

@@ -191,7 +191,7 @@ class PairSource:
             return log_density
 
         state = np.zeros((len(rows), 0))
-        posterior = Posterior(density, parameters, rows, state, self.vector, covariance, self.compiled)
+        posterior = Posterior(density, parameters.natural, rows, state, self.vector, covariance, self.compiled)
         drawn = posterior.draw(num_samples, num_warmup, num_chains, key)
         return Draws(self.natural_by_name(drawn.vectors), drawn.vectors, drawn.divergences)
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from robustly.errors import RobustlyError
 from robustly.fit.passes import Passes
-from robustly.model.parameters import Parameters
 from robustly.precision import double_precision
 from robustly.rows.arrays import Rows, pad
 
@@ -102,7 +101,8 @@ class Posterior:
 
     density: Density
     """``density(centre, chunks, settle)`` gives the log density of the vector as a traceable function."""
-    parameters: Parameters
+    natural: Callable[[Any], dict[str, Any]]
+    """The vector as natural values by name, traceable."""
     rows: Rows
     state: np.ndarray
     centre: np.ndarray
@@ -149,7 +149,7 @@ class Posterior:
         gap = jax.lax.map(lambda v: anew(v) - log_density(v), apart)
         return {
             "vectors": vectors,
-            "natural": jax.vmap(jax.vmap(self.parameters.natural))(vectors),
+            "natural": jax.vmap(jax.vmap(self.natural))(vectors),
             "gap": jnp.max(jnp.abs(gap - gap[0])),
             **more,
         }

@@ -14,7 +14,7 @@ import numpy as np
 
 from robustly.fit.newton import Optimum, newton
 from robustly.fit.outcome import Outcome, Stop
-from robustly.glm.evidence import Kernel, kernel, pairs, start_state, table_of
+from robustly.glm.evidence import Kernel, kernel, pairs, start_state
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import Law, LocalPredictor
 from robustly.precision import double_precision
@@ -84,7 +84,9 @@ class Climb:
         self.design = design
         self.plan = plan
         self.kernel: Kernel = kernel(plan.law, nodes)
-        chunk = CLOSED_CHUNK if plan.law.closed else POINT_CHUNK
+        # One 0/1 row is like another with the same predictor: many of them are read off a table.
+        self.tabulated = not plan.law.closed and isinstance(plan.law.family, Bernoulli) and len(design) > TABLE_ROWS
+        chunk = CLOSED_CHUNK if plan.law.closed or self.tabulated else POINT_CHUNK
         self.rows = DesignRows(design.rows.data, design.rows.weight, chunk, design.rows.labels)
         names = plan.law.names
         self.free = np.array([i for i, name in enumerate(names) if name not in plan.held], dtype=int)
@@ -95,8 +97,6 @@ class Climb:
             and isinstance(plan.law.family, Bernoulli | Binomial)
             and [plan.law.names[i] for i in self.free] == ["spread"]
         )
-        # One 0/1 row is like another with the same predictor: many of them are read off a table.
-        self.tabulated = not plan.law.closed and isinstance(plan.law.family, Bernoulli) and len(design) > TABLE_ROWS
         self.state: np.ndarray | None = None
         self.seen: tuple[np.ndarray, np.ndarray] | None = None
 
@@ -127,9 +127,13 @@ class Climb:
             self.state = start_state(self.plan.law, design.y, design.trials, phi)
         curves = self.kernel.curves
         if self.tabulated:
-            m = design.predictor(u)
+            from robustly.glm.table import reach_of_table, table_of  # loads a compiler, and only many rows need it
+
+            reach = design.reach(beta)
+            if reach > reach_of_table():
+                reach = float(np.abs(design.predictor(u)).max(initial=1.0))
             with double_precision():
-                curves = table_of(self.kernel, tuple(phi), float(np.abs(m).max(initial=1.0))) or curves
+                curves = table_of(self.kernel, tuple(phi), reach) or curves
 
         def one_chunk(data: Any, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             with np.errstate(all="ignore"):  # Places too far out are told by values that are not finite.
@@ -161,7 +165,12 @@ class Climb:
         if np.all(np.isfinite(by_row["state"])):
             self.state = by_row["state"]
         self.seen = (vector.copy(), by_row["evidence"])
-        return self._assemble(u, phi, sums)
+        self.latest = self._assemble(u, phi, sums)
+        return self.latest
+
+    def _is_latest(self, vector: np.ndarray) -> bool:
+        """Whether the last pass was made here, to the last digit or nearly."""
+        return self.seen is not None and np.allclose(self.seen[0], vector, rtol=1e-15, atol=0.0)
 
     def _assemble(self, u: np.ndarray, phi: np.ndarray, sums: dict[str, Any]) -> tuple[float, np.ndarray, np.ndarray]:
         with np.errstate(all="ignore"):
@@ -206,7 +215,7 @@ class Climb:
             optimum = newton(self, start, self.plan.stop, walled=self.walled, watch=watched)
             vector = optimum.vector.copy()
             vector[:size] *= attenuation(vector[-1])[0]
-            value, slope, curve = self.curves(vector)
+            value, slope, curve = self.latest if self._is_latest(vector) else self.curves(vector)
             optimum = replace(optimum, vector=vector, value=value, slope=slope, curve=curve)
         if optimum.outcome.kind == "max_steps":
             text = optimum.outcome.text.replace("max_steps", "max_iter")
@@ -214,7 +223,7 @@ class Climb:
         return self.found(optimum)
 
     def found(self, optimum: Optimum) -> Found:
-        if self.seen is None or not np.array_equal(self.seen[0], optimum.vector):
+        if not self._is_latest(optimum.vector):
             self.curves(optimum.vector)
         assert self.seen is not None
         evidence = self.seen[1] + self.plan.law.family.log_base(self.design.y, self.design.trials)

@@ -224,39 +224,3 @@ def start_state(law: Law, y: np.ndarray, trials: np.ndarray, phi: np.ndarray) ->
         return state
     state[:, 0] = phi[1] if isinstance(law, LocalDispersion) else law.family.start(y, trials)
     return state
-
-
-TABLE_STEP = 0.04
-TABLE_SIZE = 4096
-
-
-def table_of(kernel: Kernel, phi: tuple[float, ...], reach: float) -> Any:
-    r"""Curves of 0/1 rows by interpolation, or None when predictors lie too far apart.
-
-    With :math:`z = (2y - 1) m` every row's evidence is the same function of :math:`z`. A cubic spline through steps of
-    0.04 is right to 1e-9, and a million rows cost what a few thousand do.
-    """
-    from scipy.interpolate import CubicSpline
-
-    count = int(2.0 * reach / TABLE_STEP) + 8
-    if count > TABLE_SIZE or not np.isfinite(reach):
-        return None
-    z = np.linspace(-reach - 0.1, reach + 0.1, max(count, 64))
-    size = 256 if len(z) <= 256 else 1024 if len(z) <= 1024 else TABLE_SIZE
-    grid = np.concatenate([z, np.full(size - len(z), z[-1])])
-    ones = np.ones(size)
-    state = np.full((size, STATE), np.log(6.0), dtype=np.float32)
-    state[:, 0] = 1.0
-    value, slope, curve, _ = kernel.curves(grid, phi, (ones, ones), state)
-    read = CubicSpline(z, np.concatenate([np.asarray(value)[:, None], slope, curve], axis=1)[: len(z)], axis=0)
-    k = kernel.size
-    # A 0 is a 1 seen from the other side: derivatives once in m change their sign.
-    turned = [True, *[False] * (k - 1), *[(i == 0) != (j == 0) for i, j in pairs(k)]]
-
-    def curves(m: np.ndarray, phi: Any, row: Any, state: Any) -> tuple[Any, Any, Any, Any]:
-        side = 2.0 * row[0] - 1.0
-        found = read(side * m)
-        found[:, 1:] = np.where(np.asarray(turned), side[:, None] * found[:, 1:], found[:, 1:])
-        return found[:, 0], found[:, 1 : k + 1], found[:, k + 1 :], state
-
-    return curves

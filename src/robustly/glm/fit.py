@@ -14,12 +14,15 @@ from robustly.glm.climb import Found, Plan
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
 from robustly.glm.local import LocalPredictor, law_of
+from robustly.glm.profile import profile_spread
 from robustly.glm.result import GLMFit, make_fit
 from robustly.glm.search import search
 from robustly.glm.solvers import by_em, by_map
 from robustly.rows.frames import Design
 
 STEEPEST = 5.0
+# Up to this many rows a warning that a spread is not identified brings its profile along.
+PROFILED = 5_000
 SOLVERS = {"newton": search, "em": by_em, "map": by_map}
 
 
@@ -74,7 +77,7 @@ def fit_glm(
         )
     found: Found = SOLVERS[solver](design, plan)
     if unidentified and found.outcome.converged and isinstance(found.plan.law, LocalPredictor):
-        notes = (*notes, _warn_unidentified(found))
+        notes = (*notes, _warn_unidentified(found, plan))
     fit = make_fit(found, plan, local, prior, notes, formula)
     warn_unless_converged(fit.outcome)
     return fit
@@ -91,17 +94,20 @@ def _nodes(approx: Any) -> int | None:
     raise ModelError(f'approx takes "quadrature", "laplace", rb.Quadrature(nodes) or rb.Laplace(); {approx!r} came.')
 
 
-def _warn_unidentified(found: Found) -> str:
+def _warn_unidentified(found: Found, plan: Plan) -> str:
     """0/1 rows: the spread and the size of the coefficients say nearly the same."""
     spread = float(np.exp(found.phi[0]))
-    plain = found.plain_value
-    gain = (
-        "" if plain is None else f": its log likelihood is {found.log_likelihood - plain:+.2g} from that of no spread"
-    )
+    if len(found.design) <= PROFILED:
+        profile = profile_spread(found.design, plan, (0.0, 1.0, 2.0, 4.0, 8.0))
+        gains = profile["log likelihood"] - profile["log likelihood"].iloc[0]
+        flat = ", ".join(f"{gain:+.2f} at {value:g}" for value, gain in list(zip(profile["spread"], gains))[1:])
+        flat = f": beside no spread the best log likelihood is {flat} (result_.profile_spread() has more)"
+    else:
+        flat = "; result_.profile_spread() shows how little"
+    held = "held by the hyperprior" if plan.hyperprior is not None else "by the likelihood alone"
     text = (
-        f"0/1 responses hardly tell the spread of log odds ({spread:.3g} here, held by the hyperprior) from larger "
-        f"coefficients{gain}. Read attenuated_coef_, which both agree on, or result_.profile_spread(). To resist wrong "
-        'labels choose local="label".'
+        f"0/1 responses hardly tell the spread of log odds ({spread:.3g} here, {held}) from larger coefficients{flat}. "
+        'Read attenuated_coef_, which both agree on. To resist wrong labels choose local="label".'
     )
     warnings.warn(text, IdentifiabilityWarning, stacklevel=4)
     return text

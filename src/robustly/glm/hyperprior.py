@@ -18,6 +18,12 @@ class WeakSpread:
     shape: float = 2.0
     rate: float = 1.0
 
+    def log_density(self, log_spread: Any) -> Any:
+        """Of the spread itself, up to a constant, as a traceable function of its logarithm."""
+        import jax.numpy as jnp
+
+        return (self.shape - 1.0) * log_spread - self.rate * jnp.exp(log_spread)
+
     def derivatives(self, log_spread: float) -> tuple[float, float, float]:
         spread = float(np.exp(log_spread))
         log_density = (self.shape - 1.0) * log_spread - self.rate * spread
@@ -30,13 +36,17 @@ class GivenSpread:
 
     distribution: Any
 
+    def log_density(self, log_spread: Any) -> Any:
+        import jax.numpy as jnp
+
+        return jnp.sum(self.distribution.log_prob(jnp.exp(log_spread)))
+
     def derivatives(self, log_spread: float) -> tuple[float, float, float]:
         import jax
         import jax.numpy as jnp
 
         with double_precision():
-            density = lambda t: jnp.sum(self.distribution.log_prob(jnp.exp(t)))
-            at = jnp.asarray(float(log_spread))
+            density, at = self.log_density, jnp.asarray(float(log_spread))
             found = (density(at), jax.grad(density)(at), jax.grad(jax.grad(density))(at))
             return tuple(float(part) for part in found)  # type: ignore[return-value]
 

@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robustly.errors import FitError, ModelError
+from robustly.errors import FitError
 from robustly.fit.result import RowPosterior
+from robustly.fit.uncertainty import Draws
 from robustly.glm.climb import Climb, Found, Plan, by_row
 from robustly.glm.evidence import kernel, pairs, start_state
-from robustly.glm.local import Classical, LocalLabel, LocalPrecision
+from robustly.glm.local import LocalLabel, LocalPrecision
+from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
-from robustly.glm.search import search
+from robustly.glm.profile import profile_spread
 from robustly.precision import double_precision
 from robustly.rows.arrays import pad
 from robustly.rows.frames import DesignRows
@@ -34,6 +36,8 @@ class GLMSource:
         self.asked = asked
         self.design = found.design
         self.climb = Climb(found.design, found.plan, found.nodes)
+        # Compiled samplers, so that a second call starts at once.
+        self.compiled: dict[Any, Any] = {}
 
     @cached_property
     def predictor(self) -> np.ndarray:
@@ -158,17 +162,7 @@ class GLMSource:
             return np.asarray(found)
 
     def profile(self, values: Sequence[float]) -> pd.DataFrame:
-        law = self.asked.law
-        if "spread" not in law.names:
-            raise ModelError("this model has no spread to profile.")
-        lines = []
-        for value in values:
-            held = Plan(law, self.asked.nodes, {**self.asked.held, "spread": value}, None, self.asked.stop)
-            plain = Plan(Classical(law.family), stop=self.asked.stop)
-            found = search(self.design, held if value > 0 else plain)
-            coefficients = self.design.to_coefficients @ found.u
-            lines.append([value, float(self.design.rows.weight @ found.evidence), *coefficients])
-        return pd.DataFrame(lines, columns=["spread", "log likelihood", *self.design.terms])
+        return profile_spread(self.design, self.asked, values)
 
     def integration_error(self) -> float:
         """Change of the log likelihood with twice the points a row."""
@@ -204,9 +198,8 @@ class GLMSource:
         raise FitError("ask the fit: fit.predictive(X).")
 
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Any:
-        raise ModelError(
-            "posterior draws of a regression: write it as a NumPyro program and use rb.localize(...).fit(...)."
-        )
+        drawn = draw_posterior(self.found, num_samples, num_warmup, num_chains, key, self.compiled)
+        return Draws(self.natural_by_name(drawn.vectors), drawn.vectors, drawn.divergences)
 
     def has_posterior(self, site: str) -> bool:
         return not self.found.plan.law.closed

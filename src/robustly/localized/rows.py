@@ -115,8 +115,8 @@ class RowSource:
         values, vectors = np.linalg.eigh(-curve)
         covariance = (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
         density = partial(log_posterior, self.passes, self.log_prior)
-        parameters = self.passes.model.parameters
-        posterior = Posterior(density, parameters, self.rows, self.found.state, self.vector, covariance, self.compiled)
+        natural = self.passes.model.parameters.natural
+        posterior = Posterior(density, natural, self.rows, self.found.state, self.vector, covariance, self.compiled)
         return posterior.draw(num_samples, num_warmup, num_chains, key)
 
 

@@ -111,6 +111,19 @@ class Design:
         edge = matrix.T @ each
         return np.block([[np.array([[each.sum()]]), edge[None]], [edge[:, None], inner]])
 
+    def reach(self, beta: np.ndarray) -> float:
+        """A number that no predictor of these coefficients exceeds, without a look at the rows."""
+        columns, offset = self._reaches
+        return float(np.abs(beta) @ columns + offset)
+
+    @cached_property
+    def _reaches(self) -> tuple[np.ndarray, float]:
+        """The largest absolute entry of every shifted column, the intercept's among them, and of the offset."""
+        each = [abs(self.shifted(self.matrix[place])).max(axis=0) for place in self._places()]
+        each = [part.toarray() if hasattr(part, "toarray") else part for part in each]
+        columns = np.max(np.stack([np.ravel(part) for part in each]), axis=0)
+        return np.concatenate([[1.0], columns]) if self.intercept else columns, float(np.abs(self.offset).max())
+
     # ------------------------------------------------------------------ coordinates
 
     @cached_property
