@@ -69,10 +69,10 @@ _ENDS = float(np.sqrt(2.0 * DEPTH))
 _MAX_SEARCH = 60
 
 
-def find_reach(joint: Density, mode: Any, start: Any) -> Any:
+def find_reach(joint: Density, mode: Any, start: Any, band: tuple[float, float] = (0.75, 1.35)) -> Any:
     """How far left and right of its mode a density falls by DEPTH: logarithms of two distances, searched from `start`.
 
-    A rough answer will do (the fall within a tenth of DEPTH), so a start from the last pass is usually the end.
+    A rough answer will do (a fall of `band` times DEPTH), so a start from the last pass is usually the end.
     """
     point, top = mode[0], joint(mode)
     sign = jnp.asarray([-1.0, 1.0])
@@ -84,7 +84,7 @@ def find_reach(joint: Density, mode: Any, start: Any) -> Any:
         return jnp.where(jnp.isfinite(value), value, 1e300), slope
 
     def far_off(value: Any) -> Any:
-        return (value < 0.9 * DEPTH) | (value > 1.1 * DEPTH)
+        return (value < band[0] * DEPTH) | (value > band[1] * DEPTH)
 
     def unfinished(state: Any) -> Any:
         _, value, _, steps = state
@@ -95,7 +95,7 @@ def find_reach(joint: Density, mode: Any, start: Any) -> Any:
         # Falls grow like a power of the distance, so the search is for log(fall) against log(distance).
         value = jnp.maximum(value, 1e-300)
         rate = jnp.clip(jnp.where(jnp.isfinite(slope), slope, 50.0 * value) / value, 0.05, 50.0)
-        step = jnp.clip((jnp.log(DEPTH) - jnp.log(value)) / rate, -1.5, 1.5)
+        step = jnp.clip((np.log(DEPTH) - jnp.log(value)) / rate, -1.5, 1.5)
         reach = jnp.clip(jnp.where(far_off(value), reach + step, reach), -60.0, 60.0)
         return reach, *fall(reach), steps + 1
 

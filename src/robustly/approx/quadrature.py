@@ -24,6 +24,10 @@ from robustly.model.narrow import Narrow
 from robustly.model.row import RowModel
 
 
+# Ends found this closely leave so little of the way they were searched for that fits agree to the ninth digit.
+NEAR = (0.9, 1.1)
+
+
 @dataclass(frozen=True)
 class Quadrature(PointRule):
     """Adaptive quadrature with `nodes` points a dimension."""
@@ -58,7 +62,7 @@ class Quadrature(PointRule):
         mode = climb(joint, state[: model.dim], model.dim)
         if model.dim > 1:
             return mode
-        return jnp.concatenate([mode, find_reach(joint, mode, state[1:])])
+        return jnp.concatenate([mode, find_reach(joint, mode, state[1:], NEAR)])
 
     def _rule(self, joint: Any, mode: Any, dim: int, state: Any) -> tuple[Any, Any]:
         curve = look(joint, mode)[2]
