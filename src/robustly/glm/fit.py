@@ -13,9 +13,9 @@ from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.glm.climb import Found, Plan
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
-from robustly.glm.local import LocalPredictor, law_of
+from robustly.glm.local import Law, LocalPredictor, law_of
 from robustly.glm.result import GLMFit, make_fit
-from robustly.glm.search import search
+from robustly.glm.search import NARROWEST, WIDEST, search
 from robustly.glm.solvers import by_em, by_map
 from robustly.rows.frames import Design
 
@@ -33,6 +33,7 @@ def fit_glm(
     solver: str = "newton",
     hyperprior: Any = "auto",
     dof: float | None = 4.0,
+    spread: float | None = None,
     tol: float = 1e-8,
     max_iter: int = 100,
     formula: Any = None,
@@ -47,7 +48,7 @@ def fit_glm(
     single = isinstance(family, Binomial) and bool(np.all(design.trials == 1))
     if local == "label" and not single:
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
-    unidentified = single and isinstance(law, LocalPredictor)
+    unidentified = single and isinstance(law, LocalPredictor) and spread is None
     given = hyperprior
     if isinstance(hyperprior, str):
         if hyperprior != "auto":
@@ -60,6 +61,8 @@ def fit_glm(
         if not dof > 0:
             raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; {dof} came.")
         held["dof"] = float(dof)
+    if spread is not None:
+        held["spread"] = _held_spread(spread, law)
     if not tol > 0 or max_iter < 1:
         raise ModelError(f"tol is above 0 and max_iter at least 1; {tol} and {max_iter} came.")
     plan = Plan(
@@ -78,6 +81,20 @@ def fit_glm(
     fit = make_fit(found, plan, local, prior, notes, formula)
     warn_unless_converged(fit.outcome)
     return fit
+
+
+def _held_spread(spread: float, law: Law) -> float:
+    if "spread" not in law.names:
+        raise ModelError(
+            f"spread={spread} came, but rows of this model have no value with a spread. Leave spread out, or localize "
+            'the predictor (local="predictor").'
+        )
+    if not NARROWEST < spread < WIDEST:
+        raise ModelError(
+            f"spread, held at a value, lies between {NARROWEST:g} and {WIDEST:g}; {spread} came. None fits it; "
+            "local=None is a spread of 0."
+        )
+    return float(spread)
 
 
 def _nodes(approx: Any) -> int | None:

@@ -153,7 +153,8 @@ def _search_spread(design: Design, plan: Plan, begin: Found | None) -> Found:
     assert found is not None
     spread = float(np.exp(found.phi[law.names.index("spread")]))
     narrow = found.outcome.kind == "watched" and spread < 1.0
-    if plan.hyperprior is None and (narrow or (plain is not None and found.value < plain.value - 1e-8)):
+    fitted = plan.hyperprior is None and "spread" not in plan.held
+    if fitted and (narrow or (plain is not None and found.value < plain.value - 1e-8)):
         plain = plain if plain is not None else classical(design, plan, None)
         if plain.value >= found.value - 1e-6:
             return at_boundary(plain, law)
