@@ -28,6 +28,9 @@ LEAP = 0.7
 # A step after which less than this share of the expected gain is left makes the next one without a new curvature.
 FAST = 0.5
 
+# How often a step is cut to a third. Counts of e³⁵ beside zeros make first steps of 1e9 where 1 would do.
+SHORTENINGS = 25
+
 
 @dataclass(frozen=True)
 class Optimum:
@@ -167,7 +170,7 @@ def _advance(look, x, value, slope, step, note, *, final):  # type: ignore[no-un
     noise = 1e-13 * max(1.0, abs(value))
     expected = float(slope @ step)
     length = 1.0
-    for _ in range(1 if final else 12):
+    for _ in range(1 if final else SHORTENINGS):
         ahead = x + length * step
         there, slope_there, curve_there = look(ahead)
         note(there, np.nan, float(np.max(np.abs(length * step), initial=0.0)))
