@@ -5,10 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from robustly.study.claims import LOSSES, MISDIRECTION, MSE, Finding, Lines, Loss, contrast, corrupted, some, words_of
+from robustly.study.claims import (
+    LOSSES,
+    MISDIRECTION,
+    MSE,
+    R2,
+    Finding,
+    Lines,
+    Loss,
+    contrast,
+    corrupted,
+    some,
+    words_of,
+)
 from robustly.study.regressions import SETTLED, methods_of
 
-ABSOLUTE_R2 = Loss("pR2", "pR2", False, True)
 WITHOUT_B = Loss("pR2 without b", "pR2_without_b", False, True)
 
 
@@ -44,7 +55,7 @@ def _linear(lines: pd.DataFrame) -> list[Finding]:
     levels = corrupted(lines, "sd")
     if levels:
         level = levels[len(levels) // 2]
-        whole, cut = (contrast(lines, "sd", level, loss, "robust", "classical") for loss in (ABSOLUTE_R2, WITHOUT_B))
+        whole, cut = (contrast(lines, "sd", level, loss, "robust", "classical") for loss in (R2, WITHOUT_B))
         loss_of_b = some(lines, "sd", level, "robust")
         drop = float((loss_of_b["pR2"] - loss_of_b["pR2_without_b"]).mean())
         text = (

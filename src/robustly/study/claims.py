@@ -55,6 +55,7 @@ LOSSES: dict[str, tuple[Loss, ...]] = {
     ),
     "topics": (Loss("NLL per word", "nll", False),),
 }
+R2 = Loss("1 − pR2", "pR2", False, True)
 MISDIRECTION = Loss("1 − cos of the angle to the truth", "misdirection", True)
 
 
@@ -201,14 +202,13 @@ def _grows(
     rival: str,
     intercept: bool | None,
 ) -> Finding:
-    """A finding on a claim that the gain grows with the corruption: as a difference, and as a ratio of MSEs."""
+    """A finding on a claim that the gain grows with the corruption: in `gain`, and as a ratio of MSEs."""
     levels = corrupted(lines, variant)
-    plain = Loss(gain.words, gain.column, False, gain.one_minus)
-    ends = [contrast(lines, variant, level, plain, method, rival, intercept) for level in (levels[0], levels[-1])]
+    ends = [contrast(lines, variant, level, gain, method, rival, intercept) for level in (levels[0], levels[-1])]
     ratios = [contrast(lines, variant, level, MSE, method, rival, intercept) for level in (levels[0], levels[-1])]
     sides = [_difference(*ends), _difference(*ratios)]
     found = (
-        f"{gain.words} of the robust model less the classical one's: {ends[0]} at {levels[0]:g}, {ends[1]} at "
+        f"{gain.words}, {'ratio of the robust model to the classical one' if gain.relative else 'robust less classical'}: {ends[0]} at {levels[0]:g}, {ends[1]} at "
         f"{levels[-1]:g} ({_WORDS[sides[0]]}). Ratio of MSEs: {ratios[0]} at {levels[0]:g}, {ratios[1]} at {levels[-1]:g} "
         f"(the relative gain {_WORDS[sides[1]]})."
     )
@@ -243,7 +243,7 @@ def _linear(lines: pd.DataFrame) -> list[Finding]:
     for variant in _present("linear", lines):
         words = variant_of("linear", variant).words
         claim = f"The more noise (k), the more outliers and the larger the gain ({words})."
-        found.append(_grows(lines, "5.1, summary", claim, variant, LOSSES["linear"][1], "robust", "classical", None))
+        found.append(_grows(lines, "5.1, summary", claim, variant, R2, "robust", "classical", None))
     return found
 
 

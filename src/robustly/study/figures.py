@@ -38,7 +38,9 @@ STYLES: dict[str, Style] = {
     "fixed0.5": {"color": "#009E73", "marker": "<", "linestyle": "--"},
     "fixed1": {"color": "#000000", "marker": ">", "linestyle": "-."},
 }
-PANEL = (3.5, 3.0)
+PANEL = (3.1, 2.7)
+ACROSS = 4
+"""Panels side by side at most; one row of more is broken in two."""
 
 
 @dataclass(frozen=True)
@@ -124,26 +126,42 @@ def _grid(
     losses: Sequence[Loss],
 ) -> Picture:
     """Variants or intercepts down, losses across."""
-    figure, axes = _figure(len(rows), len(losses))
-    for line_of_axes, (variant, intercept, methods, words) in zip(axes, rows):
-        levels = [
-            level for level in variant.levels if ((lines["variant"] == variant.name) & (lines["level"] == level)).any()
-        ]
-        for place, (axis, loss) in enumerate(zip(line_of_axes, losses)):
+    across = len(losses) if len(losses) <= ACROSS else -(-len(losses) // 2)
+    figure, axes = _figure(-(-len(rows) * len(losses) // across), across)
+    panels = iter(axes.ravel())
+    for variant, intercept, methods, words in rows:
+        run = lines.loc[lines["variant"] == variant.name, "level"].unique()
+        levels = [level for level in variant.levels if level in run]
+        for place, (loss, axis) in enumerate(zip(losses, panels)):
             curves = []
             for method in methods:
-                summaries = [
-                    _summary(loss.of(some(lines, variant.name, v, method.name, intercept)), loss.relative)
-                    for v in levels
-                ]
-                style = STYLES[method.name]
-                curves.append(Curve(method.words, style, range(len(levels)), *zip(*summaries)))
+                known = (some(lines, variant.name, level, method.name, intercept) for level in levels)
+                three = [_summary(loss.of(each), loss.relative) for each in known]
+                curves.append(Curve(method.words, STYLES[method.name], range(len(levels)), *zip(*three)))
             _panel(axis, curves, [f"{level:g}" for level in levels], variant.axis, loss.relative)
-            title = loss.words + (f"\n{words}" if words else "")
-            axis.set_title(title, fontsize=10)
-            if place == 0:
-                axis.set_ylabel("lower is better")
-    return _finish(folder, name, caption, figure, axes.ravel())
+            # The plug-in NLL of a classical fit is its integrated one, and hides the others by magnitudes.
+            above = loss.column == "nll_integrated" and loss.relative and _crop(axis, curves[1:])
+            first = f"{loss.words} (classical above)" if above else loss.words
+            axis.set_title(f"{first}\n{_sigma(words)}".rstrip(), fontsize=9)
+            if place % across == 0:
+                axis.set_ylabel("lower is better", fontsize=9)
+    return _finish(folder, name, caption, figure, axes.ravel()[: len(rows) * len(losses)], list(panels))
+
+
+def _sigma(words: str) -> str:
+    """The letter that fonts have no good subscript for, set as mathematics."""
+    return words.replace("σᵢ", r"$\sigma_i$")
+
+
+def _crop(axis: Any, curves: Sequence[Curve]) -> bool:
+    """End the scale a little above these curves, where the first one leaves it far below its top."""
+    top = 1.15 * max(max(curve.high) for curve in curves)
+    if not np.isfinite(top) or axis.get_ylim()[1] < 10.0 * top:
+        return False
+    bottom = 0.9 * min(min(curve.low) for curve in curves)
+    axis.set_yscale("linear")
+    axis.set_ylim(bottom, top)
+    return True
 
 
 def _summary(values: pd.Series, relative: bool) -> tuple[float, float, float]:
@@ -173,8 +191,8 @@ def _improvement(folder: Path, lines: Lines) -> Picture:
     r2 = Loss("", "pR2", False, True)
     columns: list[tuple[str, str, list[tuple[str, str, Loss, bool | None, Style]]]] = [
         ("linear", "linear: gain in pR2", [
-            ("sd", "σᵢ a standard deviation", r2, None, {"color": "#0072B2", "marker": "s"}),
-            ("variance", "σᵢ a variance", r2, None, {"color": "#56B4E9", "marker": "D", "linestyle": "--"}),
+            ("sd", r"$\sigma_i$ a standard deviation", r2, None, {"color": "#0072B2", "marker": "s"}),
+            ("variance", r"$\sigma_i$ a variance", r2, None, {"color": "#56B4E9", "marker": "D", "linestyle": "--"}),
         ]),
         ("logistic", "logistic: gain in log likelihood a row", [
             ("near", "plug-in", Loss("", "nll_plugin", False), None, {"color": "#E69F00", "marker": "^", "linestyle": "--"}),
@@ -198,9 +216,10 @@ def _improvement(folder: Path, lines: Lines) -> Picture:
         _panel(axis, curves, ticks, name, False)
         if experiment == "poisson":
             axis.set_yscale("symlog", linthresh=1.0)
+            axis.set_ylim(bottom=min(-0.5, *(1.5 * min(curve.low) for curve in curves)))
         axis.axhline(0.0, color="#444444", linewidth=0.8, zorder=1)
-        axis.set_title(title, fontsize=10)
-        axis.set_ylabel("higher is better")
+        axis.set_title(title, fontsize=9)
+        axis.set_ylabel("higher is better", fontsize=9)
         axis.legend(frameon=False, fontsize=8)
     caption = "Improvement of the robust over the classical model: medians over repetitions, bars 68 % intervals."
     return _finish(folder, "improvement", caption, figure, ())
@@ -218,18 +237,16 @@ def _topics(folder: Path, lines: pd.DataFrame) -> Picture:
             three = [_summary(loss.of(some(lines, corpus, level, method)), False) for level in levels]
             curves.append(Curve(words_of("topics", method), STYLES[method], range(len(levels)), *zip(*three)))
         _panel(axis, curves, [f"{level:g}" for level in levels], "number of topics", False)
-        axis.set_title(corpus[:40], fontsize=10, parse_math=False)
-        axis.set_ylabel("NLL per held-out word (lower is better)")
-    for spare in axes.ravel()[len(corpora) :]:
-        spare.set_visible(False)
+        axis.set_title(corpus[:40], fontsize=9, parse_math=False)
+        axis.set_ylabel("NLL per held-out word", fontsize=9)
     caption = "Topic models: document completion on held-out documents."
-    return _finish(folder, "topics", caption, figure, axes.ravel()[: len(corpora)])
+    return _finish(folder, "topics", caption, figure, axes.ravel()[: len(corpora)], list(axes.ravel()[len(corpora) :]))
 
 
 def _figure(down: int, across: int) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(PANEL[0] * max(across, 2), PANEL[1] * down + 0.7), layout="constrained")
+    figure = Figure(figsize=(PANEL[0] * max(across, 1.6), PANEL[1] * down + 0.7), layout="constrained")
     return figure, figure.subplots(down, across, squeeze=False)
 
 
@@ -240,30 +257,45 @@ def _panel(axis: Any, curves: Sequence[Curve], ticks: Sequence[str], name: str, 
         x = np.asarray(curve.x, dtype=float) + 0.06 * (place - middle)
         y, low, high = (np.asarray(part, dtype=float) for part in (curve.middle, curve.low, curve.high))
         style = {"markersize": 4.5, "linewidth": 1.4, "elinewidth": 1.0, "capsize": 2.0} | curve.style
-        axis.errorbar(x, y, yerr=np.maximum([y - low, high - y], 0.0), label=curve.words, **style)
+        _, caps, bars = axis.errorbar(x, y, yerr=np.maximum([y - low, high - y], 0.0), label=curve.words, **style)
+        for part in (*caps, *bars):
+            part.set_alpha(0.6)
     axis.set_xticks(range(len(ticks)), ticks)
-    axis.set_xlabel(name)
+    axis.set_xlabel(name, fontsize=9)
+    axis.set_xlim(-0.5, len(ticks) - 0.5)
     if logarithmic:
+        from matplotlib.ticker import NullFormatter, StrMethodFormatter
+
         axis.set_yscale("log")
+        low, high = axis.get_ylim()
+        narrow = high < 8.0 * low
+        axis.yaxis.set_minor_formatter(StrMethodFormatter("{x:g}") if narrow else NullFormatter())
+        if narrow:
+            axis.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
     axis.grid(axis="y", color="#dddddd", linewidth=0.6)
     axis.set_axisbelow(True)
     axis.spines[["top", "right"]].set_visible(False)
-    axis.tick_params(labelsize=8)
+    axis.tick_params(which="both", labelsize=8)
 
 
-def _finish(folder: Path, name: str, caption: str, figure: Any, legend_of: Iterable[Any]) -> Picture:
-    """Write a figure; one legend for the panels in `legend_of`."""
+def _finish(
+    folder: Path, name: str, caption: str, figure: Any, legend_of: Iterable[Any], spare: Sequence[Any] = ()
+) -> Picture:
+    """Write a figure; one legend for the panels in `legend_of`, in a spare panel if there is one."""
     import matplotlib
 
     entries: dict[str, Any] = {}
     for axis in legend_of:
         handles, words = axis.get_legend_handles_labels()
         entries |= {word: handle for handle, word in zip(handles, words) if word not in entries}
-    if entries:
-        columns = min(len(entries), 4)
-        figure.legend(
-            entries.values(), entries.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=9
-        )
+    for axis in spare:
+        axis.set_axis_off()
+    shown = {"handles": entries.values(), "labels": entries.keys(), "frameon": False, "fontsize": 9}
+    if entries and spare:
+        spare[0].legend(loc="center left", **shown)
+    elif entries:
+        columns = min(len(entries), 4 if figure.get_figwidth() > 10.0 else 2)
+        figure.legend(loc="outside lower center", ncols=columns, **shown)
     shots = {}
     with matplotlib.rc_context({"svg.hashsalt": "robustly"}):
         for kind in ("png", "svg"):
