@@ -5,20 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from robustly.study.claims import (
-    LOSSES,
-    MISDIRECTION,
-    MSE,
-    R2,
-    Finding,
-    Lines,
-    Loss,
-    contrast,
-    corrupted,
-    some,
-    words_of,
-)
+from robustly.study.claims import Finding
+from robustly.study.comparisons import LOSSES, MISDIRECTION, MSE, R2, Lines, Loss, contrast, corrupted, some, words_of
 from robustly.study.regressions import SETTLED, methods_of
+from robustly.study.simulate import variant_of
 
 WITHOUT_B = Loss("pR2 without b", "pR2_without_b", False, True)
 
@@ -43,15 +33,18 @@ def _linear(lines: pd.DataFrame) -> list[Finding]:
         if not levels:
             continue
         each = [contrast(lines, variant, level, MSE, "robust", "classical") for level in levels]
-        shown = ", ".join(f"{one} ({one.wins} of {len(one.differences)}) at k = {k:g}" for one, k in zip(each, levels))
         best = levels[int(np.argmin([one.mean for one in each]))]
-        text = (
-            f"Ratio of MSEs to least squares (wins): {shown}. The relative gain is largest at k = {best:g}: a "
-            "Gamma(k, 1) noise is relatively more even the larger k is, so there are fewer outliers, not more."
-            if best < levels[-1]
-            else f"Ratio of MSEs to least squares (wins): {shown}."
+        text = f"The MSE is smallest beside that of least squares at k = {best:g}."
+        if best < levels[-1]:
+            text += " Relative to its mean a Gamma(k, 1) noise is more even the larger k is: fewer outliers, not more."
+        table = (
+            ("noise level k", *(f"{k:g}" for k in levels)),
+            ("ratio of MSEs", *map(str, each)),
+            ("wins", *(f"{one.wins} of {len(one.differences)}" for one in each)),
         )
-        found.append(Finding("5.1, linear", f"N(·, σᵢ + 0.02) with the second argument {words}.", text, _loud(best < levels[-1], "the gain fades with k", "the gain grows with k")))  # fmt: skip
+        verdict = "the gain fades with k" if best < levels[-1] else "the gain grows with k"
+        claim = f"N(·, σᵢ + 0.02) with the second argument {words}."
+        found.append(Finding("5.1, linear", claim, text, verdict, table))
     levels = corrupted(lines, "sd")
     if levels:
         level = levels[len(levels) // 2]
@@ -62,8 +55,8 @@ def _linear(lines: pd.DataFrame) -> list[Finding]:
             f"At k = {level:g}, robust less classical 1 − pR2: {whole} with b in the prediction, {cut} without it; leaving b "
             f"out costs the robust fit {drop:.3g} of pR2."
         )
-        hides = drop > 10.0 * abs(whole.mean)
-        found.append(Finding("5.1, linear", "Predictions are printed as ŵ·x, without the intercept b.", text, _loud(hides, "without b the effect drowns", "b makes little difference")))  # fmt: skip
+        verdict = "without b the effect drowns" if drop > 10.0 * abs(whole.mean) else "b makes little difference"
+        found.append(Finding("5.1, linear", "Predictions are printed as ŵ·x, without the intercept b.", text, verdict))
     return found
 
 
@@ -77,20 +70,20 @@ def _logistic(lines: pd.DataFrame) -> list[Finding]:
         levels = [level for level in corrupted(lines, variant) if level >= 0.1]
         if not levels:
             continue
-        level, texts, helped = levels[0], [], []
+        level, rows, helped = levels[0], [], []
         for method in [one.name for one in methods_of("logistic", variant) if one.name != "classical"]:
             error = contrast(lines, variant, level, LOSSES["logistic"][0], method, "classical")
             turn = contrast(lines, variant, level, MISDIRECTION, method, "classical")
-            texts.append(
-                f"{words_of('logistic', method)}: {100 * error.mean:+.2f} ± {100 * error.error:.2f} points of class error, "
-                f"1 − cos ratio {turn}"
-            )
+            points = f"{100 * error.mean:+.2f} ± {100 * error.error:.2f}"
+            rows.append((words_of("logistic", method), points, str(turn)))
             # A tenth of the angle is worth a name; less is seen by no user.
             if turn.side < 0 and turn.ratio < 0.9:
                 helped.append(words_of("logistic", method))
-        verdict = f"helped: {', '.join(helped)}" if helped else "none helps"
+        text = f"Nearer the true direction by a tenth or more: {', '.join(helped) or 'none'}."
+        verdict = f"{len(helped)} of {len(rows)} help" if helped else "none helps"
         claim = f"{100 * level:g} % of labels flipped, {words}: each method against the classical one."
-        found.append(Finding("5.1, logistic", claim, f"{'; '.join(texts)}.", verdict))
+        head = ("method", "class error, points", MISDIRECTION.words + ", ratio")
+        found.append(Finding("5.1, logistic", claim, text, verdict, (head, *rows)))
     if len(corrupted(lines, "near")):
         level = corrupted(lines, "near")[-1]
         robust, plain = (some(lines, "near", level, name) for name in ("robust", "classical"))
@@ -105,7 +98,7 @@ def _logistic(lines: pd.DataFrame) -> list[Finding]:
                 "3.2",
                 "0/1 rows hardly tell the spread from the size of the coefficients: larger of both fits as well.",
                 f"{text} Integrated NLL, robust less classical: {gain}.",
-                _loud(abs(gain.mean) < 0.02, "a ridge: the fits predict alike", "the fits predict differently"),
+                "a ridge: the fits predict alike" if abs(gain.mean) < 0.02 else "the fits predict differently",
             )
         )
     return found
@@ -119,7 +112,8 @@ def _poisson(lines: pd.DataFrame) -> list[Finding]:
         error = float(np.sqrt(share * (1 - share) / len(clean)))
         cost = contrast(lines, "lognormal", 0.0, MSE, "robust", "classical", True)
         text = f"Spread exactly 0 in {100 * share:.0f} ± {100 * error:.0f} % of repetitions; MSE ratio to classical {cost}."
-        found.append(Finding("3.2", "On clean counts the robust model gives the classical one back.", text, _loud(share >= 0.9, "nearly always", f"in {100 * share:.0f} %")))  # fmt: skip
+        verdict = "nearly always" if share >= 0.9 else f"in {100 * share:.0f} %"
+        found.append(Finding("3.2", "On clean counts the robust model gives the classical one back.", text, verdict))
     for variant, claim in (
         ("gamma", "Gamma noise on the rate, for which the negative binomial is the true model."),
         ("gross", "Some counts grossly wrong (log rate off by ±5)."),
@@ -127,27 +121,21 @@ def _poisson(lines: pd.DataFrame) -> list[Finding]:
         levels = corrupted(lines, variant)
         if not levels:
             continue
-        texts, sides = [], []
+        rows, sides = [], []
         for intercept in (True, False):
             each = [contrast(lines, variant, level, MSE, "robust", "nb", intercept) for level in levels]
             sides += [one.side for one in each]
-            shown = ", ".join(f"{one} at {level:g}" for one, level in zip(each, levels))
-            texts.append(
-                f"MSE ratio, robust to negative binomial, {'with' if intercept else 'without'} intercept: {shown}."
-            )
+            kind = "with" if intercept else "without"
+            rows.append((f"robust to negative binomial, {kind} intercept", *map(str, each)))
         if variant == "gross":
             each = [contrast(lines, variant, level, MSE, "t4", "robust", True) for level in levels]
-            shown = ", ".join(f"{one} at {level:g}" for one, level in zip(each, levels))
-            texts.append(f"Student-t log rates (4 dof) to normal ones: {shown}.")
+            rows.append(("Student-t log rates (4 dof) to normal ones", *map(str, each)))
         robust, rival = sum(side < 0 for side in sides), sum(side > 0 for side in sides)
         winner = "robust better" if robust > rival else "negative binomial better" if rival > robust else "no winner"
-        verdict = f"{winner} ({robust} to {rival} of {len(sides)})"
-        found.append(Finding("5.1, Poisson", claim, " ".join(texts), verdict))
+        text = f"By MSE robust is better in {robust} and the negative binomial in {rival} of {len(sides)} comparisons."
+        head = (f"ratio of MSEs at {variant_of('poisson', variant).axis}", *(f"{level:g}" for level in levels))
+        found.append(Finding("5.1, Poisson", claim, text, winner, (head, *rows)))
     return found
-
-
-def _loud(true: bool, yes: str, no: str) -> str:
-    return yes if true else no
 
 
 def endings(lines: Lines) -> pd.DataFrame:

@@ -12,7 +12,8 @@ import pandas as pd
 
 from robustly.persist import atomic
 from robustly.study.beyond import ERRATA, beyond, endings
-from robustly.study.claims import IN_PART, NOT, REPRODUCED, Finding, Lines, claims
+from robustly.study.claims import IN_PART, NOT, REPRODUCED, Finding, Table, claims
+from robustly.study.comparisons import Lines
 from robustly.study.figures import Picture
 
 STYLE = """
@@ -20,8 +21,9 @@ STYLE = """
 table{border-collapse:collapse;width:100%;font-size:.86rem}td,th{border-bottom:1px solid #ddd;padding:.4rem .6rem;text-align:left;
 vertical-align:top}.wide{overflow-x:auto}th{background:#f6f5f2}img{width:100%;height:auto}figure{margin:1.5rem 0}
 figcaption{font-size:.9rem;color:#555}.verdict{font-weight:600;white-space:nowrap}.yes{color:#00684a}.part{color:#8a5a00}
-.no{color:#a33a00}h2{margin-top:2.2rem}.few{color:#555}
-@media print{body{margin:0;max-width:none}figure,tr{break-inside:avoid}}
+.no{color:#a33a00}.numbers{font-size:.78rem;margin-top:.3rem}.numbers td+td{white-space:nowrap}summary{cursor:pointer;color:#2f6f8f}
+h2{margin-top:2.2rem}.few{color:#555}
+@media print{details::details-content{content-visibility:visible;block-size:auto}body{margin:0;max-width:none}figure,tr{break-inside:avoid}}
 """
 CLASSES = {REPRODUCED: "yes", IN_PART: "part", NOT: "no"}
 
@@ -69,7 +71,7 @@ def _findings(title: str, head: str, found: list[Finding], *, verdicts: bool) ->
     rows = "".join(
         f"<tr><td>{escape(one.where)}</td><td>{escape(one.claim)}</td>"
         f'<td class="{"verdict " + CLASSES.get(one.verdict, "few") if verdicts else "conclusion"}">{escape(one.verdict)}</td>'
-        f"<td>{escape(one.found)}</td></tr>"
+        f"<td>{escape(one.found)}{_numbers(one.table)}</td></tr>"
         for one in found
     )
     return (
@@ -77,6 +79,21 @@ def _findings(title: str, head: str, found: list[Finding], *, verdicts: bool) ->
         f"<th>{'verdict' if verdicts else 'conclusion'}</th><th>what was found</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def _numbers(table: Table) -> str:
+    if not table:
+        return ""
+    head, *rows = ("".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row) for tag, row in _tagged(table))
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return (
+        f'<details><summary>the numbers</summary><div class="wide"><table class="numbers"><tr>{head}</tr>{body}</table></div>'
+        "</details>"
+    )
+
+
+def _tagged(table: Table) -> list[tuple[str, tuple[str, ...]]]:
+    return [("th" if place == 0 else "td", row) for place, row in enumerate(table)]
 
 
 def _figures(pictures: list[Picture]) -> str:
