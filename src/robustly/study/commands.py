@@ -5,24 +5,14 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from robustly.errors import PersistError, RobustlyError
+from robustly.errors import PersistError, RobustlyError, did_you_mean, names
 
-
-class Experiment(StrEnum):
-    linear = "linear"
-    logistic = "logistic"
-    poisson = "poisson"
-    summary = "summary"
-    topics = "topics"
-    all = "all"
-
-
+EXPERIMENTS = ("linear", "logistic", "poisson", "summary", "topics", "all")
 FULL, QUICK = 50, 6
 SPLITS, QUICK_SPLITS = 5, 2
 TOPICS, QUICK_TOPICS = (5, 10, 20, 50), (5, 20)
@@ -30,9 +20,9 @@ TOPICS, QUICK_TOPICS = (5, 10, 20, 50), (5, 20)
 
 def study(
     experiment: Annotated[
-        Experiment,
-        typer.Argument(help="Which; summary is the paper's own designs of the three regressions, and their improvement."),
-    ] = Experiment.all,
+        str,
+        typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}. The summary is the paper's own designs of the three regressions."),
+    ] = "all",
     out: Annotated[Path, typer.Option(help="Folder for CSV files, figures and study.html; a stopped run goes on there.")] = Path("study"),
     reps: Annotated[int | None, typer.Option(help=f"Repetitions; {FULL} by default, {QUICK} with --quick.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of all that is random.")] = 0,
@@ -43,7 +33,7 @@ def study(
 ) -> None:  # fmt: skip
     """Run the experiments of Wang & Blei's paper and judge its claims."""
     try:
-        for line in run_study(experiment.value, out, reps, seed, quick, jobs, corpus or [], topics):
+        for line in run_study(experiment, out, reps, seed, quick, jobs, corpus or [], topics):
             typer.echo(line)
     except RobustlyError as error:
         from robustly.study.runs import Stopped
@@ -116,6 +106,13 @@ def finish(out: Path, notes: list[str]) -> Iterator[str]:
 
 
 def _chosen(experiment: str) -> tuple[str, ...]:
+    if experiment not in EXPERIMENTS:
+        from robustly.study.runs import StudyError
+
+        raise StudyError(
+            f'there is no experiment "{experiment}"; there are {names(EXPERIMENTS)}.'
+            + did_you_mean(experiment, EXPERIMENTS)
+        )
     if experiment == "all":
         return ("linear", "logistic", "poisson", "topics")
     return ("linear", "logistic", "poisson") if experiment == "summary" else (experiment,)

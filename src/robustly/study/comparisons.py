@@ -91,6 +91,8 @@ class Contrast:
         return float(np.exp(self.mean))
 
     def __str__(self) -> str:
+        if len(self.differences) < 2:
+            return "unknown"
         if self.relative:
             return f"{self.ratio:.3g} ± {self.ratio * self.error:.1g}"
         return f"{self.mean:+.3g} ± {self.error:.1g}"

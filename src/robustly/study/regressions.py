@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -93,11 +93,13 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 """What a line of each CSV file holds."""
 
 
-def run(task: Task, seed: int) -> list[dict[str, Any]]:
-    """Fit every method to the task's training rows; one line a method."""
+def run(task: Task, seed: int, only: Collection[str] | None = None) -> list[dict[str, Any]]:
+    """Fit every method, or `only` some, to the task's training rows; one line a method."""
     trial = draw(task, seed)
     lines = []
     for method in methods_of(task.experiment, task.variant):
+        if only is not None and method.name not in only:
+            continue
         for intercept in method.intercepts:
             line: dict[str, Any] = dict.fromkeys(COLUMNS[task.experiment], np.nan)
             line |= {"variant": task.variant, "level": task.level, "repetition": task.repetition}
