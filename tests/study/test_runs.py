@@ -132,3 +132,13 @@ def test_a_method_that_fails_is_kept_as_failed(tmp_path, monkeypatch):
     assert set(broken["failure"]) == {"ValueError: no luck"}
     assert broken["mse"].isna().all()
     assert found[found["method"] != "broken"]["mse"].notna().all()
+
+
+def test_figures_that_are_not_finite_make_a_failed_line(monkeypatch):
+    from robustly.study import metrics
+    from robustly.study.simulate import Task
+
+    monkeypatch.setattr(metrics, "predictive_l1", lambda *_: float("inf"))
+    lines = regressions.run(Task("linear", "sd", 1.0, 0), 0)
+    assert {line["outcome"] for line in lines} == {"failed"}
+    assert {line["failure"] for line in lines} == {"RobustlyError: not finite: pL1"}

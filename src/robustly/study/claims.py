@@ -1,7 +1,7 @@
 """Which claims of the paper hold? Verdicts by rule, from the lines of the runs and nothing else.
 
-A claim that one method is better is *reproduced* when every comparison it
-covers is better, *not* when none is, *in part* between.
+A claim that one method is better is *reproduced* when every comparison it covers is better, *not* when none is, *in
+part* between. What counts as better is in :mod:`robustly.study.comparisons`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from robustly.study.simulate import VARIANTS, variant_of
 REPRODUCED, IN_PART, NOT, UNDECIDED = "reproduced", "in part", "not", "too few repetitions"
 SIMILAR = 1.25
 """Two methods perform alike when their typical losses differ by less than this factor."""
-
-
 Table = tuple[tuple[str, ...], ...]
 
 

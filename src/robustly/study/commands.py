@@ -101,7 +101,7 @@ def finish(out: Path, notes: list[str]) -> Iterator[str]:
         raise PersistError(f"cannot write figures into {out}: {error.strerror}. Choose another --out.") from error
     page = write_page(out, lines, pictures, settings, notes)
     for one in claims(lines):
-        yield f"{one.verdict:>12}  {one.where}: {one.claim}"
+        yield f"{one.verdict:>19}  {one.where}: {one.claim}"
     yield f"wrote {page}, {len(pictures)} figures in {out / 'figures'}, and the lines of every repetition as CSV"
 
 

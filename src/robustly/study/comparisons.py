@@ -121,8 +121,8 @@ def contrast(
     a, b = ours[both].to_numpy(float), theirs[both].to_numpy(float)
     with np.errstate(all="ignore"):
         differences = np.log(a) - np.log(b) if loss.relative else a - b
-    # Both exact, so even; only one exact has no ratio and is left to the counts of wins.
-    differences = np.where((a == b), 0.0, differences)
+    # Lines hold finite losses only, so nothing but a loss of exactly zero has no logarithm; two of them are even.
+    differences = np.where(a == b, 0.0, differences)
     return Contrast(differences[np.isfinite(differences)], loss.relative)
 
 

@@ -91,6 +91,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "poisson": (*COMMON, "pL1", "nll_plugin", "nll_integrated", "mse", "spread"),
 }  # fmt: skip
 """What a line of each CSV file holds."""
+MEASURES = ("pL1", "pR2", "error", "nll_plugin", "nll_integrated", "mse", "misdirection")
+"""Of these, what a fit must have to be compared."""
 
 
 def run(task: Task, seed: int, only: Collection[str] | None = None) -> list[dict[str, Any]]:
@@ -112,8 +114,9 @@ def run(task: Task, seed: int, only: Collection[str] | None = None) -> list[dict
                     line["seconds"] = round(time.process_time() - began, 4)
                     line |= _MEASURES[task.experiment](model, trial)
                 line["outcome"] = model.result_.outcome.kind
-                if not np.isfinite(line["mse"]):
-                    raise RobustlyError("the coefficients are not finite")
+                lost = [name for name in MEASURES if name in line and not np.isfinite(line[name])]
+                if lost:
+                    raise RobustlyError(f"not finite: {', '.join(lost)}")
             except (ValueError, ArithmeticError, np.linalg.LinAlgError) as error:
                 line["outcome"], line["failure"] = "failed", " ".join(f"{type(error).__name__}: {error}".split())[:200]
             lines.append(line)
