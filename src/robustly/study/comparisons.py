@@ -95,7 +95,8 @@ class Contrast:
             return "unknown"
         if self.relative:
             return f"{self.ratio:.3g} ± {self.ratio * self.error:.1g}"
-        return f"{self.mean:+.3g} ± {self.error:.1g}"
+        # A mean of nothing but rounding is zero.
+        return f"{round(self.mean, 12) + 0.0:+.3g} ± {self.error:.1g}"
 
 
 def some(lines: pd.DataFrame, variant: str, level: float, method: str, intercept: bool | None = None) -> pd.DataFrame:
