@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: demo test lint bench bench-quick bench-rivals docs clean
+.PHONY: demo test lint bench bench-quick bench-rivals study docs clean
 
 .venv/made:
 	$(PYTHON) -m venv .venv
@@ -20,6 +20,10 @@ PYTEST_WORKERS ?= 2
 
 .venv/installed-bench: pyproject.toml .venv/made
 	$(BIN)/python -m pip install --quiet --editable ".[bench]"
+	touch .venv/installed $@
+
+.venv/installed-study: pyproject.toml .venv/made
+	$(BIN)/python -m pip install --quiet --editable ".[study]"
 	touch .venv/installed $@
 
 .venv/installed-docs: pyproject.toml .venv/made
@@ -47,8 +51,12 @@ bench-quick: .venv/installed-bench
 bench-rivals: .venv/installed-bench
 	apt-get install -y r-base-core r-cran-lme4 r-cran-mass r-cran-glmmtmb r-cran-vgam r-cran-jsonlite
 
+# The paper's experiments, every repetition; stop it and call it again to go on. STUDY=--quick for a look.
+study: .venv/installed-study
+	$(BIN)/robustly study all --out study $(STUDY)
+
 docs: .venv/installed-docs
 	$(BIN)/python docs/build.py
 
 clean:
-	rm -rf .venv demo docs/site
+	rm -rf .venv demo study docs/site

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from robustly.errors import RobustlyError
+from robustly.study.commands import study
 from robustly.topics.commands import app as topics_app
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
 
 
 app.add_typer(topics_app, name="topics")
+app.command()(study)
 
 
 @app.callback()

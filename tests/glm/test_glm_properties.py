@@ -97,8 +97,11 @@ def test_a_held_spread_stays_where_it_is_held_and_the_warning_shows_the_profile(
     rng = np.random.default_rng(0)
     X = rng.normal(size=(200, 2))
     y = (rng.random(200) < 1 / (1 + np.exp(-X[:, 0]))).astype(int)
-    with pytest.warns(IdentifiabilityWarning, match=r"[+-]0\.\d\d at 1, .* at 8 "):
+    with pytest.warns(IdentifiabilityWarning, match=r"[+-]0\.\d\d at 1, .* at 4 ") as seen:
         model = glm.RobustLogisticRegression().fit(X, y)
     profile = model.result_.profile_spread([0.0, 1.0, 4.0])
+    gains = profile["log likelihood"] - profile["log likelihood"][0]
+    assert f"{gains[1]:+.2f} at 1," in str(seen[0].message)
+    assert f"{gains[2]:+.2f} at 4 " in str(seen[0].message)
     assert np.all(np.diff(profile["x0"]) > 0.01), "larger spreads go with larger coefficients"
     assert len(np.unique(profile["log likelihood"].round(9))) == 3

@@ -23,7 +23,6 @@ from robustly.model import dense
 from robustly.model.narrow import Narrow
 from robustly.model.row import RowModel
 
-
 # Ends found this closely leave so little of the way they were searched for that fits agree to the ninth digit.
 NEAR = (0.9, 1.1)
 

@@ -28,6 +28,11 @@ LEAP = 0.7
 # A step after which less than this share of the expected gain is left makes the next one without a new curvature.
 FAST = 0.5
 
+# How often a step is cut to a third before the climb counts as stalled.
+SHORTENINGS = 12
+SHORTEST = 1e-12
+CLIFF = 100.0
+
 
 @dataclass(frozen=True)
 class Optimum:
@@ -166,8 +171,8 @@ def _advance(look, x, value, slope, step, note, *, final):  # type: ignore[no-un
     """Try the step, then shorter ones; None when none helps."""
     noise = 1e-13 * max(1.0, abs(value))
     expected = float(slope @ step)
-    length = 1.0
-    for _ in range(1 if final else 12):
+    length, tries = 1.0, 1 if final else SHORTENINGS
+    while tries > 0 and length > SHORTEST:
         ahead = x + length * step
         there, slope_there, curve_there = look(ahead)
         note(there, np.nan, float(np.max(np.abs(length * step), initial=0.0)))
@@ -176,6 +181,9 @@ def _advance(look, x, value, slope, step, note, *, final):  # type: ignore[no-un
         if finite and there >= value + 1e-4 * length * expected - noise:
             return ahead, there, slope_there, curve_there, length
         length *= 0.3
+        # A step that fell off a cliff is no try: counts of e³⁵ beside zeros make first steps of 1e9 where 1 would do.
+        if final or (finite and there > value - CLIFF * expected):
+            tries -= 1
     return None
 
 

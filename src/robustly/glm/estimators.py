@@ -75,6 +75,7 @@ class RobustPoissonRegression(RowRegressor):
             ``prior="laplace"`` gives sparse shifts.
         hyperprior: a NumPyro distribution of the spread; None for maximum likelihood.
         dof: degrees of freedom of a ``"student_t"`` prior; None fits them.
+        spread: hold the spread at this value; None fits it.
         fit_intercept, alpha, tol, max_iter: as in :class:`RobustLinearRegression`.
 
     Example:
@@ -94,6 +95,7 @@ class RobustPoissonRegression(RowRegressor):
         solver: str = "newton",
         hyperprior: Any = None,
         dof: float | None = 4.0,
+        spread: float | None = None,
         fit_intercept: bool = True,
         alpha: float = 0.0,
         tol: float = 1e-8,
@@ -104,6 +106,7 @@ class RobustPoissonRegression(RowRegressor):
         self.solver = solver
         self.hyperprior = hyperprior
         self.dof = dof
+        self.spread = spread
         self.fit_intercept = fit_intercept
         self.alpha = alpha
         self.tol = tol
@@ -130,7 +133,7 @@ class RobustGLM(RowRegressor):
         local: ``"predictor"``, ``"dispersion"``, ``"label"`` (0/1 responses), None for the classical model, or
             ``"auto"``: the dispersion of a normal, the predictor of anything else.
         prior: law of rows' own predictors: ``"normal"``, ``"laplace"``, ``"student_t"``.
-        approx, solver, dof, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
+        approx, solver, dof, spread, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
         hyperprior: as there; ``"auto"`` holds the spread of 0/1 rows by a weak Gamma(2, 1).
 
     Example:
@@ -151,6 +154,7 @@ class RobustGLM(RowRegressor):
         solver: str = "newton",
         hyperprior: Any = "auto",
         dof: float | None = 4.0,
+        spread: float | None = None,
         fit_intercept: bool = True,
         alpha: float = 0.0,
         tol: float = 1e-8,
@@ -163,6 +167,7 @@ class RobustGLM(RowRegressor):
         self.solver = solver
         self.hyperprior = hyperprior
         self.dof = dof
+        self.spread = spread
         self.fit_intercept = fit_intercept
         self.alpha = alpha
         self.tol = tol

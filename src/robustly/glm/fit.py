@@ -13,16 +13,14 @@ from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.glm.climb import Found, Plan
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
-from robustly.glm.local import LocalPredictor, law_of
-from robustly.glm.profile import profile_spread
+from robustly.glm.local import Law, LocalPredictor, law_of
+from robustly.glm.profile import near_profile
 from robustly.glm.result import GLMFit, make_fit
-from robustly.glm.search import search
+from robustly.glm.search import NARROWEST, WIDEST, search
 from robustly.glm.solvers import by_em, by_map
 from robustly.rows.frames import Design
 
 STEEPEST = 5.0
-# Up to this many rows a warning that a spread is not identified brings its profile along.
-PROFILED = 5_000
 SOLVERS = {"newton": search, "em": by_em, "map": by_map}
 
 
@@ -36,6 +34,7 @@ def fit_glm(
     solver: str = "newton",
     hyperprior: Any = "auto",
     dof: float | None = 4.0,
+    spread: float | None = None,
     tol: float = 1e-8,
     max_iter: int = 100,
     formula: Any = None,
@@ -50,7 +49,7 @@ def fit_glm(
     single = isinstance(family, Binomial) and bool(np.all(design.trials == 1))
     if local == "label" and not single:
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
-    unidentified = single and isinstance(law, LocalPredictor)
+    unidentified = single and isinstance(law, LocalPredictor) and spread is None
     given = hyperprior
     if isinstance(hyperprior, str):
         if hyperprior != "auto":
@@ -63,6 +62,8 @@ def fit_glm(
         if not dof > 0:
             raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; {dof} came.")
         held["dof"] = float(dof)
+    if spread is not None:
+        held["spread"] = _held_spread(spread, law)
     if not tol > 0 or max_iter < 1:
         raise ModelError(f"tol is above 0 and max_iter at least 1; {tol} and {max_iter} came.")
     plan = Plan(
@@ -83,6 +84,20 @@ def fit_glm(
     return fit
 
 
+def _held_spread(spread: float, law: Law) -> float:
+    if "spread" not in law.names:
+        raise ModelError(
+            f"spread={spread} came, but rows of this model have no value with a spread. Leave spread out, or localize "
+            'the predictor (local="predictor").'
+        )
+    if not NARROWEST < spread < WIDEST:
+        raise ModelError(
+            f"spread, held at a value, lies between {NARROWEST:g} and {WIDEST:g}; {spread} came. None fits it; "
+            "local=None is a spread of 0."
+        )
+    return float(spread)
+
+
 def _nodes(approx: Any) -> int | None:
     """Points a row: None to choose, 0 for Laplace."""
     if approx is None or approx == "quadrature":
@@ -97,13 +112,11 @@ def _nodes(approx: Any) -> int | None:
 def _warn_unidentified(found: Found, plan: Plan) -> str:
     """0/1 rows: the spread and the size of the coefficients say nearly the same."""
     spread = float(np.exp(found.phi[0]))
-    if len(found.design) <= PROFILED:
-        profile = profile_spread(found.design, plan, (0.0, 1.0, 2.0, 4.0, 8.0))
-        gains = profile["log likelihood"] - profile["log likelihood"].iloc[0]
-        flat = ", ".join(f"{gain:+.2f} at {value:g}" for value, gain in list(zip(profile["spread"], gains))[1:])
-        flat = f": beside no spread the best log likelihood is {flat} (result_.profile_spread() has more)"
-    else:
-        flat = "; result_.profile_spread() shows how little"
+    flat = "; result_.profile_spread() shows how little"
+    if found.plain_value is not None:
+        gains = [(value, near_profile(found, value) - found.plain_value) for value in (0.5, 1.0, 2.0, 4.0)]
+        shown = ", ".join(f"{gain:+.2f} at {value:g}" for value, gain in gains)
+        flat = f": beside no spread the best log likelihood is {shown} (result_.profile_spread() has more)"
     held = "held by the hyperprior" if plan.hyperprior is not None else "by the likelihood alone"
     text = (
         f"0/1 responses hardly tell the spread of log odds ({spread:.3g} here, {held}) from larger coefficients{flat}. "

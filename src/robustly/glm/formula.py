@@ -59,7 +59,7 @@ def glm(
             model; ``"auto"`` is the dispersion of a normal and the predictor of anything else.
         weights, offset, exposure, trials: one value a row, or the name of a column.
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
-        options: `prior`, `approx`, `solver`, `hyperprior`, `dof`, `tol`, `max_iter`, as in ``RobustGLM``.
+        options: `prior`, `approx`, `solver`, `hyperprior`, `dof`, `spread`, `tol`, `max_iter`, as in ``RobustGLM``.
 
     Example:
         >>> import pandas as pd

@@ -26,7 +26,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
     Args:
         local: ``"logit"``, ``"label"``, or None for the classical model.
         hyperprior: ``"auto"`` (Gamma(2, 1) for 0/1 rows), None for maximum likelihood, or a NumPyro distribution.
-        prior, approx, solver, dof, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
+        prior, approx, solver, dof, spread, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -48,6 +48,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
         solver: str = "newton",
         hyperprior: Any = "auto",
         dof: float | None = 4.0,
+        spread: float | None = None,
         fit_intercept: bool = True,
         alpha: float = 0.0,
         tol: float = 1e-8,
@@ -59,6 +60,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
         self.solver = solver
         self.hyperprior = hyperprior
         self.dof = dof
+        self.spread = spread
         self.fit_intercept = fit_intercept
         self.alpha = alpha
         self.tol = tol

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 
 from robustly.errors import ModelError
-from robustly.glm.climb import Plan
+from robustly.fit.newton import ascent
+from robustly.glm.climb import Climb, Found, Plan, attenuation
 from robustly.glm.local import Classical
 from robustly.glm.search import search
 from robustly.rows.frames import Design
@@ -25,3 +27,14 @@ def profile_spread(design: Design, plan: Plan, values: Sequence[float]) -> pd.Da
         coefficients = design.to_coefficients @ found.u
         lines.append([value, float(design.rows.weight @ found.evidence), *coefficients])
     return pd.DataFrame(lines, columns=["spread", "log likelihood", *design.terms])
+
+
+def near_profile(found: Found, spread: float) -> float:
+    """The profile of a fit to 0/1 rows at another spread, by one pass: a Newton step from coefficients as attenuated."""
+    plan = replace(found.plan, held={**found.plan.held, "spread": spread}, hyperprior=None)
+    climb = Climb(found.design, plan, found.nodes)
+    here = float(np.exp(found.phi[plan.law.names.index("spread")]))
+    u = found.u * attenuation(np.log(spread))[0] / attenuation(np.log(here))[0]
+    value, slope, curve = climb.curves(climb.joined(u, climb.phi))
+    base = found.plan.law.family.log_base(found.design.y, found.design.trials)
+    return value + 0.5 * float(slope @ ascent(slope, curve, None)) + float(found.design.rows.weight @ base)

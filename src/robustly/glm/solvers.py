@@ -40,12 +40,12 @@ def by_em(design: Design, plan: Plan) -> Found:
     if not plain.outcome.converged:
         return plain
     score, size = spread_score(plain, law)
-    if score <= 1e-9 * size and not isinstance(law.family, Bernoulli | Binomial):
+    if score <= 1e-9 * size and not isinstance(law.family, Bernoulli | Binomial) and "spread" not in plan.held:
         return at_boundary(plain, law)
     passes = kernel(law, 0)
     rows = DesignRows(design.rows.data, design.rows.weight, 4096, design.rows.labels)
     weight, total = design.rows.weight, design.rows.total_weight
-    u, log_spread = plain.u, 0.0
+    u, log_spread = plain.u, float(np.log(plan.held.get("spread", 1.0)))
     state = start_state(law, design.y, design.trials, np.zeros(1))
     history: list[dict[str, Any]] = []
     began = time.perf_counter()
@@ -64,7 +64,9 @@ def by_em(design: Design, plan: Plan) -> Found:
         state[:, 0] = parts["mode"]
         new_u = design.project(parts["mode"] - design.offset)
         away = parts["mode"] - design.predictor(new_u)
-        new_spread = 0.5 * np.log(float(weight @ (away**2 + parts["variance"])) / total)
+        new_spread = log_spread
+        if "spread" not in plan.held:
+            new_spread = 0.5 * np.log(float(weight @ (away**2 + parts["variance"])) / total)
         moved = max(float(np.abs(new_u - u).max()), abs(new_spread - log_spread))
         u, log_spread = new_u, float(new_spread)
         history.append({"pass": step + 1, "value": np.nan, "step": moved, "seconds": time.perf_counter() - began})
