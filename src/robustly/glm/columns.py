@@ -133,6 +133,26 @@ def from_saved(meta: Mapping[str, Any]) -> FormulaColumns:
     return FormulaColumns(meta["text"], tuple(meta["offset_texts"]), specs[0], tuple(specs[1:]), first, classes, given)
 
 
+def needed(form: Any) -> set[str]:
+    """The columns that a side of a formula reads. (formulaic's own answer cuts names at their first dot.)"""
+    from formulaic.transforms import TRANSFORMS
+    from formulaic.utils.code import sanitize_variable_names
+
+    found = set()
+    for factor in {factor for term in form for factor in term.factors}:
+        if factor.eval_method.value == "lookup":
+            found.add(factor.expr)
+        elif factor.eval_method.value == "python":
+            aliases: dict[str, str] = {}
+            tree = ast.parse(sanitize_variable_names(factor.expr, {}, aliases), mode="eval")
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Name) and (node.id in aliases or node.id not in TRANSFORMS):
+                    found.add(aliases.get(node.id, node.id))
+                elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Q":
+                    found |= {str(one.value) for one in node.args[:1] if isinstance(one, ast.Constant)}
+    return found
+
+
 def refuse_code(form: Any, columns: Sequence[str]) -> None:
     """Refuse expressions that do more than compute with columns; formulaic evaluates whatever Python it is given."""
     from formulaic.transforms import TRANSFORMS

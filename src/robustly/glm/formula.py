@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError, did_you_mean, names
-from robustly.glm.columns import FormulaColumns, as_pandas, evaluate, refuse_missing, refuse_texts
+from robustly.glm.columns import FormulaColumns, as_pandas, evaluate, needed, refuse_missing, refuse_texts
 from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import GLMFit
@@ -55,13 +55,13 @@ def glm(
     """
     frame = as_pandas(data)
     core, parsed, added, offset_forms = parse(formula, map(str, frame.columns))
-    refuse_missing(frame, set(parsed.required_variables).union(*(form.required_variables for form in offset_forms)))
+    needs = needed(parsed.rhs).union(*(needed(form) for form in offset_forms))
+    refuse_missing(frame, needs | needed(parsed.lhs))
     chosen = as_family(family)
     response, classes = read_left(evaluate(parsed.lhs, frame), frame, formula.split("~")[0].strip(), chosen)
     right = evaluate(parsed.rhs, frame)
     offsets = tuple(evaluate(form, frame).model_spec for form in offset_forms)
-    needed = {str(one) for spec in (right.model_spec, *offsets) for one in spec.required_variables}
-    reads = [name for name in frame.columns if name in needed]
+    reads = [name for name in frame.columns if name in needs]
     given = {
         label: name
         for label, name in (("offset", offset), ("exposure", exposure), ("trials", trials))
@@ -102,8 +102,8 @@ def read_left(left: Any, frame: pd.DataFrame, text: str, family: Family) -> tupl
         response = left.to_numpy(dtype=float)
         return (response[:, 0] if response.shape[1] == 1 else response), ()
     if not isinstance(family, Binomial):
-        for name in left.model_spec.required_variables:
-            refuse_texts(frame[str(name)], str(name), f"the family {family} needs numbers")
+        for name in needed(left.model_spec.formula):
+            refuse_texts(frame[name], name, f"the family {family} needs numbers")
         raise ModelError(f"the response {text!r} is made of classes, but the family {family} needs numbers.")
     if len(words) != 2 or left.shape[1] not in (1, 2):
         raise ModelError(
@@ -157,18 +157,17 @@ class Variables:
 
 def variables_of(formula: str, columns: Iterable[str]) -> Variables:
     """What a formula asks of its data."""
-    from formulaic import SimpleFormula
     from formulaic.parser.types import Term
 
     _, parsed, _, offset_forms = parse(formula, columns)
-    reads = {str(name) for form in (parsed, *offset_forms) for name in form.required_variables}
-    plain, computed = set(), {str(name) for form in offset_forms for name in form.required_variables}
+    plain: set[str] = set()
+    computed = set().union(*(needed(form) for form in offset_forms))
     for factor in {factor for term in parsed.rhs for factor in term.factors}:
-        used = {str(name) for name in SimpleFormula([Term([factor])]).required_variables}
         if factor.eval_method.value == "lookup":
-            plain |= used
+            plain.add(factor.expr)
         elif not re.search(r"(?<!\w)(C|Q|hashed)\(", factor.expr):
-            computed |= used
+            computed |= needed([Term([factor])])
+    reads = needed(parsed.lhs) | needed(parsed.rhs) | computed
     return Variables(frozenset(reads), frozenset(plain), frozenset(computed))
 
 
