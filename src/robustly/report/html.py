@@ -42,9 +42,9 @@ pre{background:var(--card);padding:.8rem;border-radius:6px;overflow-x:auto;font-
 figure{margin:1rem 0}
 figure img{display:block;width:100%;max-width:40rem;height:auto;background:#fff;border:1px solid var(--line);border-radius:6px}
 figcaption{color:var(--soft);font-size:.9rem;margin-top:.35rem;max-width:42rem}
-.wide{overflow-x:auto;margin:.8rem 0}
+.wide{overflow-x:auto;margin:.2rem 0 .8rem}
 table{border-collapse:collapse;font-size:.88rem;font-variant-numeric:tabular-nums}
-caption{text-align:left;color:var(--soft);padding:0 0 .4rem;font-size:.9rem}
+.told{color:var(--soft);font-size:.9rem;margin:1rem 0 .2rem}
 th,td{border-bottom:1px solid var(--line);padding:.3rem .6rem;text-align:right;vertical-align:bottom;white-space:nowrap}
 th.words,td.words{text-align:left}
 thead th{border-bottom:2px solid var(--line)}
@@ -59,7 +59,7 @@ footer{margin-top:2.5rem;color:var(--soft);font-size:.88rem}
 @media (max-width:30rem){main{padding:1rem .8rem 2rem}dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.5rem}.long{max-width:9em}}
 @media print{:root{--ink:#000;--soft:#444;--paper:#fff;--card:#f4f4f4;--line:#bbb;--link:#000;--good:#000;--bad:#000}
 nav{display:none}main{max-width:none;padding:0}figure,tr,.short{break-inside:avoid}h2,h3{break-after:avoid}
-.wide,.clip{overflow:visible;max-height:none}th button::after{content:none}table{font-size:.72rem}th,td{padding:.15rem .4rem}
+.wide{overflow:visible}.clip{overflow:hidden}th button::after{content:none}table{font-size:.72rem}th,td{padding:.15rem .4rem}
 figure img{max-width:14cm}}
 """
 
@@ -89,7 +89,8 @@ TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 def text(value: Any) -> str:
     """Any text as HTML; control characters, and those that turn the reading direction, become visible ones."""
-    clean = "".join("�" if category(one) in ("Cc", "Cs") or one in TURNING else one for one in str(value))
+    bad = lambda one: one in TURNING or (category(one) in ("Cc", "Cs") and one not in "\n\t")
+    clean = "".join("�" if bad(one) else one for one in str(value))
     return escape(clean, quote=True)
 
 
@@ -130,10 +131,11 @@ def table(frame: pd.DataFrame, *, caption: str = "", sortable: bool = True, digi
                 shown = f"{value}" if exact else number(value, digits)
                 cells.append(f'<td data-value="{float(value) if known else ""}">{shown}</td>')
         lines.append(f"<tr>{''.join(cells)}</tr>")
-    told = f"<caption>{text(caption)}</caption>" if caption else ""
+    # Not a <caption>: that would be as wide as the table and run out of a phone's screen.
+    told = f'<p class="told">{text(caption)}</p>' if caption else ""
     kind = ' class="sortable"' if sortable else ""
     return (
-        f'<div class="wide" tabindex="0" role="region" aria-label="{text(caption[:80] or "table")}"><table{kind}>{told}'
+        f'{told}<div class="wide" tabindex="0" role="region" aria-label="{text(caption or "table")}"><table{kind}>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
 

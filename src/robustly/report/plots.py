@@ -28,7 +28,7 @@ STYLE = {
     "ytick.color": "#444444",
     "axes.labelcolor": "#222222",
 }
-WIDTH = 5.4
+WIDTH = 4.9
 MOST_TERMS = 30
 MOST_POINTS = 4000
 BINS = 10
@@ -111,7 +111,7 @@ def plot_coefficients(fits: Mapping[str, Any], level: float = 0.95) -> Any:
             if np.isfinite(a) and np.isfinite(b):
                 axes.plot([at(a), at(b)], [y, y], color=shades[name], lw=2, solid_capstyle="butt", zorder=2)
             axes.plot(at(value), y, "o", ms=5, color=shades[name], zorder=3, label=label(name) if not place else None)
-            axes.text(1.04, y, f"{value:.3g}", color=shades[name], va="center", fontsize=8)
+            axes.text(1.04, y, f"{value:.3g}", color=shades[name], va="center", fontsize=8.5)
     axes.set(xlim=(-0.03, 1.22), ylim=(len(terms) - 0.45, -0.55), xticks=[])
     axes.set_yticks(range(len(terms)), [label(term) for term in terms])
     axes.tick_params(axis="y", length=0)
@@ -164,7 +164,7 @@ def plot_rows(fit: Any, chosen: np.ndarray, names: Callable[[int], str] = str) -
             (row, depth[row]),
             (0, 5),
             textcoords="offset points",
-            fontsize=8,
+            fontsize=8.5,
             color=MARK,
             ha="center",
         )
@@ -210,7 +210,7 @@ def _own_values(fit: Any) -> Any:
     axes.plot(away, np.zeros(len(away)), "|", ms=7, color=MARK, alpha=0.35, clip_on=False)
     own = "log dispersion" if dispersion else "predictor"
     axes.set(xlabel=f"a row's own {own}, less the common one", ylabel="density", yticks=[])
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8.5)
     return figure
 
 
@@ -242,7 +242,7 @@ def _precisions(fit: Any) -> Any:
     top = axes.get_ylim()[1]
     axes.set_ylim(0, min(top, 2.5 * float(np.histogram(found, 12, density=True)[0].max())))
     axes.set(xlabel="a row's own precision, relative to the common one", ylabel="density", yticks=[])
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8.5)
     return figure
 
 
@@ -256,7 +256,7 @@ def _wrong_labels(fit: Any) -> Any:
     )
     axes.axhline(flip, color=QUIET, ls=(0, (2, 2)), lw=1, label=f"fitted share of wrong labels, {flip:.3g}")
     axes.set(xlabel="rows, the most doubtful first", ylabel="probability", ylim=(0, 1), xlim=(0.5, len(wrong) + 0.5))
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8.5)
     return figure
 
 
@@ -281,7 +281,8 @@ def plot_pit(fits: Mapping[str, Any]) -> Any:
             edges[:-1], heights, np.diff(edges), align="edge", color=colours(fits)[name], alpha=0.75, ec="white", lw=0.7
         )
         axes.set_title(label(name))
-        axes.set(xlim=(0, 1), xticks=[0, 0.5, 1])
+        axes.set(xlim=(0, 1))
+        axes.set_xticks([0, 0.5, 1], ["0", "½", "1"])
     panels[0].set_ylabel("relative frequency")
     figure.supxlabel("probability of a smaller value than the one seen", fontsize=9)
     return figure

@@ -1,0 +1,28 @@
+"""The real command line in this process: the same ``main`` that the installed command calls."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+import pytest
+
+from robustly.cli import main
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+def robustly(capfd, *args: object) -> Done:
+    """Run one command; what it printed and how it ended."""
+    capfd.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["robustly", *map(str, args)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    code = ended.value.code
+    return Done(0 if code is None else int(code), *capfd.readouterr())
