@@ -126,6 +126,8 @@ def from_saved(meta: Mapping[str, Any]) -> FormulaColumns:
             refuse_code(form, list(first))
         specs = [_spec_of(form, state, first) for form, state in zip(forms, meta["states"], strict=True)]
         classes, given = tuple(meta["classes"]), {str(label): str(name) for label, name in meta["given"].items()}
+    except PersistError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, SyntaxError, FormulaicError) as error:
         raise PersistError(f"the formula kept in this file is damaged: {error}. Save the fit again.") from error
     if list(specs[0].column_names) != meta["terms"]:

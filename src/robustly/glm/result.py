@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,12 +14,9 @@ import pandas as pd
 from robustly import persist
 from robustly.diagnose import benjamini_hochberg
 from robustly.errors import DataError, ModelError, PersistError
-from robustly.fit.outcome import Outcome
 from robustly.fit.result import Fit
 from robustly.glm.climb import Found, Plan, attenuation
-from robustly.glm.columns import from_saved as columns_from_saved
-from robustly.glm.families import FAMILIES, Family, as_family
-from robustly.glm.local import Classical, LocalLabel, LocalPredictor, Shifted, law_of
+from robustly.glm.local import LocalLabel, LocalPredictor, Shifted, law_of
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.source import GLMSource, fitted_of
 
@@ -286,84 +282,11 @@ class GLMFit(Fit):
 
     # ------------------------------------------------------------------ keeping
 
-    def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Meta data and arrays, for :mod:`robustly.persist`."""
-        family = type(self.fitted.family)
-        known = {made: name for name, made in FAMILIES.items()}
-        meta = {
-            "labels": self.labels,
-            "terms": self.terms,
-            "parameters": list(self.parameters),
-            "family": known.get(family),
-            "family_name": repr(self.fitted.family),
-            "law": type(self.fitted.law).__name__,
-            "asked": self.asked,
-            "intercept": self.fitted.intercept,
-            "objective": self.objective,
-            "outcome": [self.outcome.kind, self.outcome.text, self.outcome.steps],
-            "history": self.history,
-            "approximation": self.approximation,
-            "notes": list(self.notes),
-            "formula": None if self.formula is None else self.formula.to_saved(),
-            "by_formula": self.by_formula,
-        }
-        arrays = {
-            "vector": self.vector,
-            "jacobian": self.jacobian,
-            "curve": self.curve,
-            "evidence": self.evidence,
-            "weight": self.weight,
-            "phi": self.fitted.phi,
-            "coefficients": self.fitted.coefficients,
-            "aliased": self.aliased,
-            "values": self._values,
-        }
-        if self.source is not None:
-            arrays |= {"scored": self.source.scores(), "loo_by_row": self.loo_by_row}
-            with contextlib.suppress(ModelError):  # A user's own family may have no distribution function.
-                arrays["tail_probabilities"] = self.tail_probabilities
-        else:
-            arrays |= {n: a for n, a in (("scored", self.scored), *self.saved.items()) if isinstance(a, np.ndarray)}
-        return meta, arrays
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all numbers of the fit to one file; read it with ``rb.load``."""
-        persist.write(path, "glm", *self.to_saved())
+        from robustly.glm.keeping import to_saved
 
-
-def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family: Family | None = None) -> GLMFit:
-    """A fit as :meth:`GLMFit.save` wrote it; a user's own family has to be given again."""
-    if meta["family"] is None and family is None:
-        raise PersistError(
-            f"this fit was made with the family {meta['family_name']}, and no code is stored. Give it again: "
-            "rb.load(path, family=...)."
-        )
-    chosen = as_family(meta["family"] if family is None else family)
-    asked = meta["asked"]
-    laws = {"Classical": lambda: Classical(chosen), "Shifted": lambda: Shifted(chosen)}
-    law = laws.get(meta["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
-    return GLMFit(
-        parameters=dict(zip(meta["parameters"], arrays["values"])),
-        labels=list(meta["labels"]),
-        vector=arrays["vector"],
-        jacobian=arrays["jacobian"],
-        curve=arrays["curve"],
-        objective=meta["objective"],
-        evidence=arrays["evidence"],
-        weight=arrays["weight"],
-        outcome=Outcome(*meta["outcome"]),
-        history=meta["history"],
-        approximation=meta["approximation"],
-        notes=tuple(meta["notes"]),
-        scored=arrays.get("scored"),
-        saved={name: arrays[name] for name in ("tail_probabilities", "loo_by_row") if name in arrays},
-        fitted=Fitted(law, arrays["phi"], arrays["coefficients"], meta["intercept"]),
-        terms=list(meta["terms"]),
-        asked=asked,
-        aliased=arrays["aliased"],
-        formula=columns_from_saved(meta["formula"]) if meta.get("formula") else None,
-        by_formula=meta.get("by_formula", False),
-    )
+        persist.write(path, "glm", *to_saved(self))
 
 
 def make_fit(
