@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -194,3 +197,21 @@ def test_no_color_and_a_terminal_show_a_status_line_and_no_colours(table, tmp_pa
 def test_exit_codes_are_told(capfd):
     for command in ("fit", "predict", "compare", "outliers"):
         assert "Exit codes: 0" in robustly(capfd, command, "--help").out
+
+
+def test_the_readme_shows_what_the_command_prints(tmp_path, capfd, monkeypatch):
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(tmp_path)
+    block = re.search(
+        r"^```python\n(.*?)^```", (root / "docs" / "tutorial.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    exec(block[1], {})  # the tutorial's first lines make clinic.csv
+    told = re.search(r"^```\n\$ robustly (.*?)^```", (root / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL)[
+        1
+    ]
+    command, *lines = told.splitlines()
+    done = robustly(capfd, *shlex.split(command))
+    assert done.code == 0
+    printed = [line.rstrip() for line in done.out.splitlines()]
+    for line in lines:
+        assert line in printed or line == "…"
