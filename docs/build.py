@@ -145,7 +145,7 @@ def main(site: Path = SITE, run: bool = True) -> None:
             f'<nav class="side" aria-label="Pages">{links}</nav><main>{linked(body, set(bodies), name)}</main></body></html>\n'
         )
         (site / f"{name}.html").write_text(page, encoding="utf-8")
-    print(f"{len(bodies)} pages in {site}")
+    print(f"{len(bodies)} pages in {os.path.relpath(site)}")
 
 
 if __name__ == "__main__":

@@ -60,38 +60,29 @@ LocalOption = Annotated[
 ]
 PriorOption = Annotated[Prior, typer.Option(help="Law of the rows' own predictors.")]
 
-# What a family's robust fits are held against by `compare`: name, family, local, prior.
-RIVALS: dict[str, list[tuple[str, str, str | None, str]]] = {
-    "normal": [
-        ("own precision (t)", "normal", "dispersion", "normal"),
-        ("own mean (Laplace)", "normal", "predictor", "laplace"),
-    ],
-    "poisson": [
-        ("own log rate", "poisson", "predictor", "normal"),
-        ("own log rate (Laplace)", "poisson", "predictor", "laplace"),
-        ("own log rate (t)", "poisson", "predictor", "student_t"),
-        ("negative binomial", "negative_binomial", None, "normal"),
-    ],
-    "bernoulli": [
-        ("own log odds", "bernoulli", "predictor", "normal"),
-        ("wrong labels", "bernoulli", "label", "normal"),
-    ],
-    "binomial": [
-        ("own log odds", "binomial", "predictor", "normal"),
-        ("own log odds (t)", "binomial", "predictor", "student_t"),
-    ],
-    "gamma": [
-        ("own log mean", "gamma", "predictor", "normal"),
-        ("own shape", "gamma", "dispersion", "normal"),
-    ],
-    "exponential": [
-        ("own log mean", "exponential", "predictor", "normal"),
-        ("gamma", "gamma", None, "normal"),
-    ],
-    "negative_binomial": [
-        ("own log mean", "negative_binomial", "predictor", "normal"),
-        ("Poisson, own log rate", "poisson", "predictor", "normal"),
-    ],
+# What a family's classical fit is held against by `compare`: names, and how `rb.glm` is asked for them.
+RIVALS: dict[str, dict[str, dict[str, Any]]] = {
+    "normal": {
+        "own precision (t, 4 dof)": {"local": "dispersion"},
+        "own precision (t, dof fitted)": {"local": "dispersion", "dof": None},
+    },
+    "poisson": {
+        "own log rate": {"local": "predictor"},
+        "own log rate (Laplace)": {"local": "predictor", "prior": "laplace"},
+        "own log rate (t)": {"local": "predictor", "prior": "student_t"},
+        "negative binomial": {"family": "negative_binomial", "local": None},
+    },
+    "bernoulli": {"own log odds": {"local": "predictor"}, "wrong labels": {"local": "label"}},
+    "binomial": {
+        "own log odds": {"local": "predictor"},
+        "own log odds (t)": {"local": "predictor", "prior": "student_t"},
+    },
+    "gamma": {"own log mean": {"local": "predictor"}, "own shape": {"local": "dispersion"}},
+    "exponential": {"own log mean": {"local": "predictor"}, "gamma": {"family": "gamma", "local": None}},
+    "negative_binomial": {
+        "own log mean": {"local": "predictor"},
+        "Poisson, own log rate": {"family": "poisson", "local": "predictor"},
+    },
 }
 
 
@@ -216,10 +207,10 @@ def compare(
     fits: dict[str, Any] = {}
     lost: dict[str, str] = {}
     with _about(table):
-        for name, which, local, prior in [("classical", family, None, "normal"), *RIVALS[family]]:
+        for name, asked in {"classical": {"local": None}, **RIVALS[family]}.items():
             with terminal.working(f"fitting: {name} …"), _told():
                 try:
-                    fits[name] = rb.glm(formula, table.frame, which, local=local, prior=prior, **shared)
+                    fits[name] = rb.glm(formula, table.frame, **{"family": family, **asked, **shared})
                 except RobustlyError as error:
                     if not fits:
                         raise
