@@ -196,12 +196,10 @@ def compare(
     encoding: Encoding = "utf-8",
 ) -> None:
     """Fit the classical model and its robust relatives to DATA, and say which predicts left-out rows best."""
-    import robustly as rb
     from robustly.comparison import compare as side_by_side
-    from robustly.glm.families import as_family
+    from robustly.glm.formula import glm
     from robustly.report import terminal
 
-    as_family(family)
     table = _read(data, formula, family, delimiter, encoding)
     shared = _shared(weights, offset, exposure, trials, alpha)
     fits: dict[str, Any] = {}
@@ -210,7 +208,7 @@ def compare(
         for name, asked in {"classical": {"local": None}, **RIVALS[family]}.items():
             with terminal.working(f"fitting: {name} …"), _told():
                 try:
-                    fits[name] = rb.glm(formula, table.frame, **{"family": family, **asked, **shared})
+                    fits[name] = glm(formula, table.frame, **{"family": family, **asked, **shared})
                 except RobustlyError as error:
                     if not fits:
                         raise
@@ -333,8 +331,7 @@ def _both(
     table: Any, formula: str, family: str, local: Local, prior: Prior, fdr: float, dof: str, shared: dict[str, Any]
 ) -> Any:
     """The robust and the classical fit."""
-    import robustly as rb
-    from robustly.glm.formula import variables_of
+    from robustly.glm.formula import glm, variables_of
     from robustly.report.findings import Findings
 
     if not 0 < fdr < 1:
@@ -345,8 +342,8 @@ def _both(
         raise DataError(f'--dof is a number above 0, or "fit" to estimate it; {dof!r} came.') from None
     own: str | None = None if local is Local.none else local.value
     with _told():
-        robust = rb.glm(formula, table.frame, family, local=own, prior=prior.value, dof=degrees, **shared)
-        classical = robust if own is None else rb.glm(formula, table.frame, family, local=None, **shared)
+        robust = glm(formula, table.frame, family, local=own, prior=prior.value, dof=degrees, **shared)
+        classical = robust if own is None else glm(formula, table.frame, family, local=None, **shared)
     reads = variables_of(formula, map(str, table.frame.columns)).reads
     return Findings(robust, classical, fdr, table.frame[[name for name in table.frame.columns if str(name) in reads]])
 

@@ -50,12 +50,12 @@ def _section(found: Findings, text: str, formula: str) -> str:
 
 
 def _stack_loss() -> tuple[Findings, str]:
-    import robustly as rb
+    from robustly.glm.formula import glm
 
     formula = "loss ~ `air flow` + `water temperature` + `acid concentration`"
-    robust = rb.glm(formula, STACKLOSS, family="normal", dof=None)
+    robust = glm(formula, STACKLOSS, family="normal", dof=None)
     days = STACKLOSS.assign(day=np.arange(1, 22))[["day", *STACKLOSS.columns]]
-    return Findings(robust, rb.glm(formula, STACKLOSS, family="normal", local=None), frame=days), formula
+    return Findings(robust, glm(formula, STACKLOSS, family="normal", local=None), frame=days), formula
 
 
 def _tell_stack(found: Findings) -> str:
@@ -72,15 +72,15 @@ def _tell_stack(found: Findings) -> str:
 
 
 def _simulated_counts() -> tuple[Findings, str]:
-    import robustly as rb
+    from robustly.glm.formula import glm
 
     rng = np.random.default_rng(0)
     x = rng.uniform(-1, 1, size=(1500, 3))
     rate = np.exp(TRUTH["Intercept"] + x @ list(TRUTH.values())[1:] + rng.normal(size=1500))
     data = pd.DataFrame(x, columns=["x1", "x2", "x3"]).assign(y=rng.poisson(rate))
     formula = "y ~ x1 + x2 + x3"
-    robust = rb.glm(formula, data, family="poisson")
-    return Findings(robust, rb.glm(formula, data, family="poisson", local=None), frame=data), formula
+    robust = glm(formula, data, family="poisson")
+    return Findings(robust, glm(formula, data, family="poisson", local=None), frame=data), formula
 
 
 def _tell_counts(found: Findings) -> str:
