@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-import warnings
-from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,12 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from robustly.errors import DataError, PersistError, RobustlyError
+from robustly.glm import answers
 
 EXIT = (
     "Exit codes: 0, the fit ended well (converged, or a named boundary such as the classical model); 1, it did not, and what "
     "was found is shown all the same; 2, bad input, with one line on stderr and nothing written."
 )
-MOST_MOVED = 5
 
 Data = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file with a header line.", show_default=False)]
 Formula = Annotated[
@@ -110,11 +106,11 @@ def fit(
     from robustly.report import terminal
 
     terminal.refuse_unwritable(report, save)
-    table = _read(data, formula, family, delimiter, encoding)
+    table = answers.read_for(data, formula, family, delimiter, encoding)
     shared = _shared(weights, offset, exposure, trials, alpha) | {"max_iter": max_iter}
-    with _about(table), terminal.working("fitting …"):
-        found = _both(table, formula, family, local, prior, fdr, dof, shared)
-        facts = _facts(found, table, formula, family)
+    with answers.about(table), terminal.working("fitting …"):
+        found = answers.fit_both(table, formula, family, local.value, prior.value, fdr, dof, shared)
+        facts = answers.facts_of(found, table, formula, family)
     if report is not None:
         from robustly.report.regression import regression_page, write_page
 
@@ -128,7 +124,7 @@ def fit(
     if as_json:
         terminal.write_json(facts)
     else:
-        _show(found, table, formula)
+        answers.show(found, table, formula)
         for what, path in (("report", report), ("model", save)):
             if path is not None:
                 typer.echo(f"wrote the {what} to {path}")
@@ -164,7 +160,7 @@ def predict(
             f"{model} holds a {type(kept).__name__}, not a regression. Give a file of robustly fit --save."
         )
     table = read_table(new, delimiter, encoding)
-    with _about(table), terminal.working("predicting …"):
+    with answers.about(table), terminal.working("predicting …"):
         if fitted.formula is not None:
             refuse_wrong_delimiter(table, set(fitted.formula.variables))
             predictive, classes = fitted.predictive(table.frame), fitted.formula.classes
@@ -177,7 +173,7 @@ def predict(
                 )
                 raise DataError(f"{lacks}. Use a model of robustly fit --save.")
             predictive, classes = kept.predict_dist(table.frame[wanted]), getattr(kept, "classes_", ())
-        terminal.write_csv(_predicted(predictive, interval, tuple(classes)), out)
+        terminal.write_csv(answers.predictions(predictive, interval, tuple(classes)), out)
     if out is not None:
         typer.echo(f"wrote {len(predictive)} predictions to {out}", err=True)
 
@@ -200,13 +196,13 @@ def compare(
     from robustly.glm.formula import glm
     from robustly.report import terminal
 
-    table = _read(data, formula, family, delimiter, encoding)
+    table = answers.read_for(data, formula, family, delimiter, encoding)
     shared = _shared(weights, offset, exposure, trials, alpha)
     fits: dict[str, Any] = {}
     lost: dict[str, str] = {}
-    with _about(table):
+    with answers.about(table):
         for name, asked in {"classical": {"local": None}, **RIVALS[family]}.items():
-            with terminal.working(f"fitting: {name} …"), _told():
+            with terminal.working(f"fitting: {name} …"), answers.told():
                 try:
                     fits[name] = glm(formula, table.frame, **{"family": family, **asked, **shared})
                 except RobustlyError as error:
@@ -219,7 +215,7 @@ def compare(
         raise DataError(f"{data}: only the classical model could be fitted: " + "; ".join(lost.values()))
     estimates = both.coefficients.xs("estimate", axis=1, level=1).rename_axis("term").reset_index()
     scores = both.scores.rename_axis("model").reset_index().sort_values("LOO", ascending=False)
-    moved = _with_lines(both.rows.head(MOST_MOVED), table)
+    moved = answers.with_lines(both.rows.head(answers.MOST_MOVED), table)
     if as_json:
         errors = both.coefficients.xs("std. error", axis=1, level=1).rename_axis("term").reset_index()
         terminal.write_json(
@@ -238,7 +234,10 @@ def compare(
         )
         terminal.show_frame(out, estimates, "coefficients", first=["term"])
         terminal.show_frame(
-            out, moved, _counting("rows that moved the classical fit most", table), first=["row", "line", "influence"]
+            out,
+            moved,
+            answers.counting("rows that moved the classical fit most", table),
+            first=["row", "line", "influence"],
         )
         for name, why in lost.items():
             typer.echo(f"not fitted: {name}: {why}")
@@ -268,11 +267,11 @@ def outliers(
     from robustly.report import terminal
 
     terminal.refuse_unwritable(out)
-    table = _read(data, formula, family, delimiter, encoding)
+    table = answers.read_for(data, formula, family, delimiter, encoding)
     shared = _shared(weights, offset, exposure, trials, alpha)
-    with _about(table), terminal.working("fitting …"):
-        found = _both(table, formula, family, local, prior, fdr, dof, shared)
-        rows = _with_lines(found.rows(found.outliers), table)
+    with answers.about(table), terminal.working("fitting …"):
+        found = answers.fit_both(table, formula, family, local.value, prior.value, fdr, dof, shared)
+        rows = answers.with_lines(found.rows(found.outliers), table)
     if out is not None:
         terminal.write_csv(rows, out)
     if as_json:
@@ -284,7 +283,7 @@ def outliers(
         shown = ["row", "line", "response", "expected, robust", "tail probability"]
         if len(rows):
             used = [name for name in rows.columns[:8] if name != "expected, classical"]
-            title = _counting(
+            title = answers.counting(
                 f"{len(rows)} of {len(table.frame)} rows do not belong at a false discovery rate of {fdr:g}", table
             )
             terminal.show_frame(console, rows[used], title, first=shown)
@@ -300,177 +299,7 @@ for _command in (fit, compare, outliers):
     _command.__doc__ = f"{_command.__doc__}\n\n{EXIT}"
 
 
-# ---------------------------------------------------------------------- what the commands share
-
-
 def _shared(
     weights: str | None, offset: str | None, exposure: str | None, trials: str | None, alpha: float
 ) -> dict[str, Any]:
     return {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials, "alpha": alpha}
-
-
-def _read(path: Path, formula: str, family: str, delimiter: str | None, encoding: str) -> Any:
-    """The table, if it can be what the formula speaks of."""
-    from robustly.glm.columns import refuse_texts
-    from robustly.glm.families import as_family
-    from robustly.glm.formula import variables_of
-    from robustly.rows.tables import read_table, refuse_stray_texts, refuse_wrong_delimiter
-
-    as_family(family)
-    table = read_table(path, delimiter, encoding)
-    with _about(table):
-        asked = variables_of(formula, map(str, table.frame.columns))
-        refuse_wrong_delimiter(table, asked.reads)
-        refuse_stray_texts(table, asked.plain)
-        for name in sorted(asked.computed & set(table.frame.columns)):
-            refuse_texts(table.frame[name], name)
-    return table
-
-
-def _both(
-    table: Any, formula: str, family: str, local: Local, prior: Prior, fdr: float, dof: str, shared: dict[str, Any]
-) -> Any:
-    """The robust and the classical fit."""
-    from robustly.glm.formula import glm, variables_of
-    from robustly.report.findings import Findings
-
-    if not 0 < fdr < 1:
-        raise DataError(f"--fdr is a share between 0 and 1; {fdr} came. 0.05 is usual.")
-    try:
-        degrees = None if dof == "fit" else float(dof)
-    except ValueError:
-        raise DataError(f'--dof is a number above 0, or "fit" to estimate it; {dof!r} came.') from None
-    own: str | None = None if local is Local.none else local.value
-    with _told():
-        robust = glm(formula, table.frame, family, local=own, prior=prior.value, dof=degrees, **shared)
-        classical = robust if own is None else glm(formula, table.frame, family, local=None, **shared)
-    reads = variables_of(formula, map(str, table.frame.columns)).reads
-    return Findings(robust, classical, fdr, table.frame[[name for name in table.frame.columns if str(name) in reads]])
-
-
-@contextlib.contextmanager
-def _told() -> Iterator[None]:
-    """Warnings of ours as single lines on stderr, each once."""
-    from robustly.errors import ConvergenceWarning, IdentifiabilityWarning
-
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
-        warnings.simplefilter("always", IdentifiabilityWarning)
-        yield
-    for message in dict.fromkeys(str(one.message) for one in caught):
-        print(f"robustly: warning: {message}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _about(table: Any) -> Iterator[None]:
-    """Errors about rows name the file and the line."""
-    try:
-        yield
-    except PersistError:
-        raise
-    except RobustlyError as error:
-        if str(error).startswith(str(table.path)):
-            raise
-        raise type(error)(table.located(str(error))) from error
-
-
-def _facts(found: Any, table: Any, formula: str, family: str) -> dict[str, Any]:
-    """All that is shown, as plain values."""
-    from robustly import __version__
-
-    models = {}
-    for name, one in (("robust", found.robust), ("classical", found.classical)):
-        ends = one.confint(0.95)
-        models[name] = {
-            "outcome": {"kind": one.outcome.kind, "text": one.outcome.text, "converged": one.outcome.converged},
-            "log likelihood": one.log_likelihood,
-            "aic": one.aic,
-            "loo": one.loo,
-            "shared": dict(one.shared),
-            "coefficients": {
-                term: {
-                    "estimate": one.coefficients[term],
-                    "standard error": one.standard_errors[term],
-                    "low": ends[term][0],
-                    "high": ends[term][1],
-                }
-                for term in one.terms
-            },
-            "evidence by": one.approximation,
-            "notes": list(one.notes),
-        }
-    return {
-        "robustly": __version__,
-        "data": str(table.path),
-        "formula": formula,
-        "family": family,
-        "local": found.robust.asked["local"],
-        "prior": found.robust.asked["prior"],
-        "rows": len(table.frame),
-        **models,
-        "findings": found.sentences(),
-        "outliers": _with_lines(found.rows(found.outliers).iloc[:, :7], table),
-        "rows that moved the classical fit": _with_lines(found.comparison.rows, table) if _two(found) else [],
-    }
-
-
-def _two(found: Any) -> bool:
-    return found.robust is not found.classical
-
-
-def _show(found: Any, table: Any, formula: str) -> None:
-    from robustly.glm.summary import LOCAL
-    from robustly.report import terminal
-
-    out, robust = terminal.console(), found.robust
-    asked = robust.asked
-    prior = f" ({asked['prior']} prior)" if asked["local"] == "predictor" else ""
-    heading = {
-        "data": f"{terminal.shortened(table.path, 60)}, {len(table.frame)} rows",
-        "formula": terminal.shortened(formula, 200),
-        "family": f"{robust.fitted.family!r}; local: {LOCAL[asked['local']]}{prior}",
-        "outcome": terminal.shortened(robust.outcome, 400),
-        "shared": ", ".join(f"{name} {terminal.shown(value)}" for name, value in robust.shared.items()),
-    }
-    for name, value in heading.items():
-        if value:
-            out.print(terminal.Text.assemble((f"{name + ':':<9}", "bold"), value))
-    out.print()
-    frame = found.coefficients.rename_axis("term").reset_index()
-    terminal.show_frame(out, frame, "coefficients", first=["term", "robust", "classical"])
-    if _two(found):
-        scores = found.comparison.scores.rename_axis("model").reset_index()
-        terminal.show_frame(out, scores.drop(columns=["spread"]), "fit", first=["model", "AIC", "LOO"])
-        moved = _with_lines(found.comparison.rows.head(MOST_MOVED), table)
-        title = _counting("rows that moved the classical fit most", table)
-        terminal.show_frame(out, moved, title, first=["row", "line", "influence"])
-    for sentence in found.sentences():
-        out.print(terminal.Text(f"• {sentence}"), soft_wrap=not out.is_terminal)
-    for note in robust.notes:
-        out.print(terminal.Text(f"* {terminal.shortened(note, 600)}"), soft_wrap=not out.is_terminal)
-
-
-def _with_lines(rows: Any, table: Any) -> Any:
-    found = rows.copy()
-    if len(rows) and table.line(0) is not None:
-        found.insert(1, "line", [table.line(int(row)) for row in rows["row"]])
-    return found
-
-
-def _counting(title: str, table: Any) -> str:
-    return f"{title} (rows count from 0" + ("; row 0 is line 2 of the file)" if table.line(0) is not None else ")")
-
-
-def _predicted(predictive: Any, interval: float, classes: tuple[Any, ...]) -> Any:
-    """The predictions of a table: of yes-or-no rows the probability, of others mean, spread and interval."""
-    import numpy as np
-    import pandas as pd
-
-    typical = predictive.fitted.typical(predictive.m, predictive.trials)
-    frame = pd.DataFrame({"row": np.arange(len(predictive))})
-    if type(predictive.family).__name__ == "Bernoulli" or classes:
-        frame["probability"], frame["typical"] = predictive.mean, typical
-        names = classes or (0, 1)
-        return frame.assign(**{"class": np.where(predictive.mean > 0.5, names[1], names[0])})
-    low, high = predictive.interval(interval)
-    return frame.assign(mean=predictive.mean, typical=typical, sd=predictive.sd, low=low, high=high)
