@@ -210,7 +210,7 @@ def _own_values(fit: Any) -> Any:
     axes.plot(away, np.zeros(len(away)), "|", ms=7, color=MARK, alpha=0.35, clip_on=False)
     own = "log dispersion" if dispersion else "predictor"
     axes.set(xlabel=f"a row's own {own}, less the common one", ylabel="density", yticks=[])
-    axes.legend(frameon=False, fontsize=8.5)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8.5, handlelength=1.4, columnspacing=1)
     return figure
 
 
@@ -242,7 +242,7 @@ def _precisions(fit: Any) -> Any:
     top = axes.get_ylim()[1]
     axes.set_ylim(0, min(top, 2.5 * float(np.histogram(found, 12, density=True)[0].max())))
     axes.set(xlabel="a row's own precision, relative to the common one", ylabel="density", yticks=[])
-    axes.legend(frameon=False, fontsize=8.5)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8.5, handlelength=1.4, columnspacing=1)
     return figure
 
 
@@ -256,7 +256,7 @@ def _wrong_labels(fit: Any) -> Any:
     )
     axes.axhline(flip, color=QUIET, ls=(0, (2, 2)), lw=1, label=f"fitted share of wrong labels, {flip:.3g}")
     axes.set(xlabel="rows, the most doubtful first", ylabel="probability", ylim=(0, 1), xlim=(0.5, len(wrong) + 0.5))
-    axes.legend(frameon=False, fontsize=8.5)
+    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8.5, handlelength=1.4, columnspacing=1)
     return figure
 
 
