@@ -43,6 +43,14 @@ FILES = {
     "longer.csv": (b"y,x\n1,2,3\n2,3,4\n3,4,5\n", ["longer.csv", "header"]),
     "latin.csv": ("y,x,café\n1,2,3\n".encode("latin-1"), ["not utf-8", "0xe9", "--encoding latin-1"]),
     "word.csv": (b"y,x\n1,2\n2,abc\n3,4\n4,5\n", ['column "x" holds "abc" in row 1 (line 3)', "C(x)"]),
+    "unique.csv": (
+        ("y,x\n" + "".join(f"{i % 3},code{i}\n" for i in range(40))).encode(),
+        ['holds "code0" in row 0 (line 2)', "40 different words"],
+    ),
+    "commas.csv": (
+        ("y;x\n" + "".join(f'"{i % 3}";"{i},5"\n' for i in range(40))).replace(";", ",").encode(),
+        ["--decimal ','"],
+    ),
     "missing.csv": (b"y,x\n1,2\n2,\n3,4\n", ['column "x" holds a missing value in row 1 (line 3)']),
     "negative.csv": (b"y,x\n1,2\n-2,3\n3,4\n", ["holds -2.0 in row 1 (line 3)"]),
     "infinite.csv": (b"y,x\n1,2\n2,inf\n3,4\n", ['"x"', "in row 1 (line 3)"]),
@@ -67,6 +75,10 @@ def test_a_bad_file_is_named_with_what_is_wrong(tmp_path, capfd, name, command):
 def test_the_file_is_read_once_it_is_told_how(tmp_path, capfd):
     (tmp_path / "semicolons.csv").write_text(GOOD.replace(",", ";"))
     assert robustly(capfd, "fit", tmp_path / "semicolons.csv", "y ~ x", "--delimiter", ";", "--json").code == 0
+    (tmp_path / "decimal.csv").write_text(GOOD.replace(",", ";").replace(".", ","))
+    asked = ("fit", tmp_path / "decimal.csv", "y ~ x", "--delimiter", ";", "--json")
+    refused(robustly(capfd, *asked), "--decimal ','")
+    assert robustly(capfd, *asked, "--decimal", ",").code == 0
     (tmp_path / "latin.csv").write_bytes(GOOD.replace("g\n", "café\n", 1).encode("latin-1"))
     assert robustly(capfd, "fit", tmp_path / "latin.csv", "y ~ x + café", "--encoding", "latin-1", "--json").code == 0
 
@@ -101,6 +113,7 @@ def test_a_slip_in_the_formula_names_what_was_meant(good, capfd, formula, says):
         (["--prior", "student_t", "--dof", "many"], ["--dof is a number above 0"]),
         (["--alpha", "-1"], ["ridge penalty"]),
         (["--delimiter", "ab"], ["one character"]),
+        (["--decimal", ","], ["other than the delimiter"]),
         (["--encoding", "nonsense"], ["no encoding 'nonsense'"]),
     ],
 )

@@ -14,7 +14,7 @@ from robustly.errors import DataError, PersistError, RobustlyError
 MOST_MOVED = 5
 
 
-def read_for(path: Path, formula: str, family: str, delimiter: str | None, encoding: str) -> Any:
+def read_for(path: Path, formula: str, family: str, delimiter: str | None, encoding: str, decimal: str) -> Any:
     """The table, if it can be what the formula speaks of."""
     from robustly.glm.columns import refuse_texts
     from robustly.glm.families import as_family
@@ -22,7 +22,7 @@ def read_for(path: Path, formula: str, family: str, delimiter: str | None, encod
     from robustly.rows.tables import read_table, refuse_stray_texts, refuse_wrong_delimiter
 
     as_family(family)
-    table = read_table(path, delimiter, encoding)
+    table = read_table(path, delimiter, encoding, decimal)
     with about(table):
         asked = variables_of(formula, map(str, table.frame.columns))
         refuse_wrong_delimiter(table, asked.reads)

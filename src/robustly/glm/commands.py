@@ -32,6 +32,7 @@ Delimiter = Annotated[
     str | None, typer.Option(help="What stands between columns; by default a comma, in .tsv files a tab.")
 ]
 Encoding = Annotated[str, typer.Option(help="Encoding of text files.")]
+Decimal = Annotated[str, typer.Option(help="What stands before decimals, a point or a comma.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Dof = Annotated[str, typer.Option(help="Degrees of freedom of a Student t, held at this number; fit to estimate them.")]
 Fdr = Annotated[float, typer.Option("--fdr", help="False discovery rate of the rows that do not belong.")]
@@ -101,12 +102,13 @@ def fit(
     max_iter: Annotated[int, typer.Option(min=1, help="Steps at most.")] = 100,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
 ) -> None:
     """Fit a robust regression to DATA and show it beside the classical one, with the rows that made the difference."""
     from robustly.report import terminal
 
     terminal.refuse_unwritable(report, save)
-    table = answers.read_for(data, formula, family, delimiter, encoding)
+    table = answers.read_for(data, formula, family, delimiter, encoding, decimal)
     shared = _shared(weights, offset, exposure, trials, alpha) | {"max_iter": max_iter}
     with answers.about(table), terminal.working("fitting …"):
         found = answers.fit_both(table, formula, family, local.value, prior.value, fdr, dof, shared)
@@ -141,6 +143,7 @@ def predict(
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output by default.")] = None,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
 ) -> None:
     """Predict new rows: expected value, that of a typical row, standard deviation and an interval, as CSV.
 
@@ -159,7 +162,7 @@ def predict(
         raise PersistError(
             f"{model} holds a {type(kept).__name__}, not a regression. Give a file of robustly fit --save."
         )
-    table = read_table(new, delimiter, encoding)
+    table = read_table(new, delimiter, encoding, decimal)
     with answers.about(table), terminal.working("predicting …"):
         if fitted.formula is not None:
             refuse_wrong_delimiter(table, set(fitted.formula.variables))
@@ -190,13 +193,14 @@ def compare(
     alpha: Ridge = 0.0,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
 ) -> None:
     """Fit the classical model and its robust relatives to DATA, and say which predicts left-out rows best."""
     from robustly.comparison import compare as side_by_side
     from robustly.glm.formula import glm
     from robustly.report import terminal
 
-    table = answers.read_for(data, formula, family, delimiter, encoding)
+    table = answers.read_for(data, formula, family, delimiter, encoding, decimal)
     shared = _shared(weights, offset, exposure, trials, alpha)
     fits: dict[str, Any] = {}
     lost: dict[str, str] = {}
@@ -262,12 +266,13 @@ def outliers(
     alpha: Ridge = 0.0,
     delimiter: Delimiter = None,
     encoding: Encoding = "utf-8",
+    decimal: Decimal = ".",
 ) -> None:
     """List the rows of DATA that do not belong, the most surprising first."""
     from robustly.report import terminal
 
     terminal.refuse_unwritable(out)
-    table = answers.read_for(data, formula, family, delimiter, encoding)
+    table = answers.read_for(data, formula, family, delimiter, encoding, decimal)
     shared = _shared(weights, offset, exposure, trials, alpha)
     with answers.about(table), terminal.working("fitting …"):
         found = answers.fit_both(table, formula, family, local.value, prior.value, fdr, dof, shared)

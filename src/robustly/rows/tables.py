@@ -45,7 +45,7 @@ class Table:
         return f"{self.path}: {message}"
 
 
-def read_table(path: Path, delimiter: str | None = None, encoding: str = "utf-8") -> Table:
+def read_table(path: Path, delimiter: str | None = None, encoding: str = "utf-8", decimal: str = ".") -> Table:
     """Read a table; the ending of its name says what it is, and text that is neither Parquet nor TSV is taken for CSV."""
     if not path.exists():
         near = _near(path)
@@ -61,7 +61,7 @@ def read_table(path: Path, delimiter: str | None = None, encoding: str = "utf-8"
         raise DataError(f"{path} is empty; a header line and rows of data are needed.")
     if path.suffix.lower() in PARQUET or head[:4] == b"PAR1":
         return Table(path, _read_parquet(path))
-    return _read_text(path, head, delimiter, encoding)
+    return _read_text(path, head, delimiter, encoding, decimal)
 
 
 def _near(path: Path) -> str:
@@ -85,7 +85,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
     return _checked(path, frame.reset_index(drop=True))
 
 
-def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str) -> Table:
+def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, decimal: str) -> Table:
     packed = path.suffix.lower() in (".gz", ".bz2", ".xz", ".zip", ".zst")
     if not packed and b"\0" in head:
         raise DataError(f"{path} is a binary file, not a table. Give a CSV, TSV or Parquet file.")
@@ -95,6 +95,8 @@ def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str) ->
         separator = "\t"
     if len(separator) != 1:
         raise DataError(f"a delimiter is one character; {separator!r} came.")
+    if decimal not in (".", ",") or decimal == separator:
+        raise DataError(f"--decimal is a point or a comma, other than the delimiter; {decimal!r} came.")
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
@@ -103,7 +105,9 @@ def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str) ->
             )
             columns = ["" if pd.isna(one) else str(one) for one in header.iloc[0]]
             _refuse_columns(path, columns)
-            frame = pd.read_csv(path, sep=separator, encoding=encoding, index_col=False, low_memory=False)
+            frame = pd.read_csv(
+                path, sep=separator, encoding=encoding, decimal=decimal, index_col=False, low_memory=False
+            )
         except UnicodeDecodeError as error:
             raise DataError(
                 f"{path} is not {encoding} text: byte {error.object[error.start]:#04x} cannot be read. Save it as UTF-8, "
@@ -180,20 +184,23 @@ def refuse_wrong_delimiter(table: Table, wanted: Set[str]) -> None:
             )
 
 
-def refuse_stray_texts(table: Table, numeric: Set[str]) -> None:
-    """Columns used as they are, whose values are numbers in most rows and texts in some: a slip rather than a category."""
-    for name in sorted(numeric & {str(one) for one in table.frame.columns}):
+def refuse_stray_texts(table: Table, plain: Set[str]) -> None:
+    """Columns used as they are that can hardly be categories: numbers with a slip in some rows, or nearly as many words as rows."""
+    for name in sorted(plain & {str(one) for one in table.frame.columns}):
         column = table.frame[name]
         if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column):
             continue
-        try:
-            good = pd.to_numeric(column, errors="coerce").notna().to_numpy()
-        except (TypeError, ValueError):
-            continue
+        good = pd.to_numeric(column, errors="coerce").notna().to_numpy()
         bad = np.flatnonzero(~good & ~column.isna().to_numpy())
-        if bad.size and good.sum() >= bad.size:
-            more = f" (and {bad.size - 1} more like it)" if bad.size > 1 else ""
-            raise DataError(
-                f'column "{_short(name)}" holds "{_short(str(column.iloc[bad[0]]))}" in row {bad[0]}{more}, but numbers in '
-                f"most others. Correct these rows, or write C({name}) if it is a category."
-            )
+        many = column.nunique() > max(20, 0.5 * len(column))
+        if not bad.size or not (many or good.sum() >= bad.size):
+            continue
+        value = str(column.iloc[bad[0]])
+        what = f"{column.nunique()} different words in {len(column)} rows" if many else "numbers in most others"
+        advice = "Correct these rows"
+        if re.fullmatch(r"\s*[-+]?\d+,\d+\s*", value):
+            advice = "If that is a decimal comma, add --decimal ','"
+        raise DataError(
+            f'column "{_short(name)}" holds "{_short(value)}" in row {bad[0]}, and {what}. {advice}, or write '
+            f"C({_short(name)}) if it is a category."
+        )
