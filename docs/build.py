@@ -40,6 +40,7 @@ main{margin:0;max-width:54rem;padding:1.4rem 2rem 3rem}
 main h2{border:0;padding:0}
 main table{display:block;overflow-x:auto}
 main td,main th{text-align:left;white-space:normal;vertical-align:top}
+pre code{font-size:1em}
 pre.out{background:none;border-left:3px solid var(--line);border-radius:0;margin-top:-.6rem}
 .api{border-top:1px solid var(--line);padding-top:.4rem;margin-top:1.2rem}.api h3{font-size:1rem}.api h4{margin:.6rem 0 .2rem;font-size:.9rem}
 .api dl{display:block;padding-left:1rem}.api dt{margin-top:.5rem;color:inherit}.api dd{padding-left:1rem}.api p{margin:.3rem 0}

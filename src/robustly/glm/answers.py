@@ -171,11 +171,10 @@ def predictions(predictive: Any, interval: float, classes: tuple[Any, ...]) -> A
     import numpy as np
     import pandas as pd
 
-    typical = predictive.fitted.typical(predictive.m, predictive.trials)
     frame = pd.DataFrame({"row": np.arange(len(predictive))})
     if type(predictive.family).__name__ == "Bernoulli" or classes:
-        frame["probability"], frame["typical"] = predictive.mean, typical
+        frame["probability"], frame["typical"] = predictive.mean, predictive.typical
         names = classes or (0, 1)
         return frame.assign(**{"class": np.where(predictive.mean > 0.5, names[1], names[0])})
     low, high = predictive.interval(interval)
-    return frame.assign(mean=predictive.mean, typical=typical, sd=predictive.sd, low=low, high=high)
+    return frame.assign(mean=predictive.mean, typical=predictive.typical, sd=predictive.sd, low=low, high=high)

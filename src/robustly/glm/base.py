@@ -172,7 +172,7 @@ def of_kind(kind: str, predictive: GLMPredictive) -> np.ndarray:
     if kind == "marginal":
         return predictive.mean
     if kind == "typical":
-        return predictive.fitted.typical(predictive.m, predictive.trials)
+        return predictive.typical
     raise DataError(f'kind takes "typical" or "marginal"; {kind!r} came.')
 
 
