@@ -149,6 +149,18 @@ def test_a_folder_that_is_not_writable_is_told(good, capfd):
         refused(robustly(capfd, command, good, "y ~ x", option, "/proc/self/file"), "cannot write /proc/self/file")
 
 
+def test_data_are_never_written_over(good, model, capfd):
+    for args in (
+        ("fit", good, "y ~ x", "--report", good),
+        ("fit", good, "y ~ x", "--save", good.parent / "." / "good.csv"),
+        ("outliers", good, "y ~ x", "--out", good),
+        ("predict", model, good, "--out", good),
+        ("predict", model, good, "--out", model),
+    ):
+        refused(robustly(capfd, *args), "it is the file that is read")
+    assert good.read_text() == GOOD
+
+
 def test_an_old_file_survives_a_run_that_fails(good, tmp_path, capfd):
     page = tmp_path / "page.html"
     page.write_text("old")

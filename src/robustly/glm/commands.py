@@ -107,7 +107,7 @@ def fit(
     """Fit a robust regression to DATA and show it beside the classical one, with the rows that made the difference."""
     from robustly.report import terminal
 
-    terminal.refuse_unwritable(report, save)
+    terminal.refuse_unwritable(report, save, reads=(data,))
     table = answers.read_for(data, formula, family, delimiter, encoding, decimal)
     shared = _shared(weights, offset, exposure, trials, alpha) | {"max_iter": max_iter}
     with answers.about(table), terminal.working("fitting …"):
@@ -155,7 +155,7 @@ def predict(
 
     if not 0 < interval < 1:
         raise DataError(f"--interval is a probability between 0 and 1; {interval} came.")
-    terminal.refuse_unwritable(out)
+    terminal.refuse_unwritable(out, reads=(model, new))
     kept = persist.load(model)
     fitted = getattr(kept, "result_", kept)
     if not hasattr(fitted, "fitted"):
@@ -271,7 +271,7 @@ def outliers(
     """List the rows of DATA that do not belong, the most surprising first."""
     from robustly.report import terminal
 
-    terminal.refuse_unwritable(out)
+    terminal.refuse_unwritable(out, reads=(data,))
     table = answers.read_for(data, formula, family, delimiter, encoding, decimal)
     shared = _shared(weights, offset, exposure, trials, alpha)
     with answers.about(table), terminal.working("fitting …"):

@@ -109,14 +109,16 @@ def write_csv(frame: pd.DataFrame, path: Path | None) -> None:
         stream.write(frame.to_csv(index=False).encode())
 
 
-def refuse_unwritable(*paths: Path | None) -> None:
-    """Say before a long fit, not after it, that a file cannot be written."""
+def refuse_unwritable(*paths: Path | None, reads: Sequence[Path] = ()) -> None:
+    """Say before a long fit, not after it, that a file cannot be written, or would be written over what is read."""
     import tempfile
 
     for path in paths:
         if path is None:
             continue
         folder = path.parent
+        if path.exists() and any(one.exists() and path.samefile(one) for one in reads):
+            raise PersistError(f"cannot write {path}: it is the file that is read. Choose another name.")
         if path.is_dir():
             raise PersistError(f"cannot write {path}: it is a folder. Name a file in it.")
         if not folder.is_dir():
