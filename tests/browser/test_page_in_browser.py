@@ -10,6 +10,7 @@ import pytest
 from chromium import Chromium, find_browser
 
 from robustly.cli import main
+from robustly.report.demo import run_demo
 
 SCRIPT = "<script>window.hacked=1</script>"
 QUOTES = "a \"quoted\" & 'single' <b>name</b>"
@@ -152,6 +153,15 @@ def test_the_page_prints(browser, page):
     paper = browser.pdf()
     assert paper.startswith(b"%PDF")
     assert 2 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= 12
+
+
+def test_the_demonstration_is_a_page_like_any_other(browser, tmp_path):
+    run_demo(tmp_path)
+    for width in (390, 1200):
+        browser.open(tmp_path / "report.html", width)
+        assert browser.complaints() == []
+        assert browser.run("document.documentElement.scrollWidth") <= width
+        assert browser.run("[...document.images].filter(i => i.naturalWidth > 500).length") == 8
 
 
 def test_headings_go_down_one_step_at_a_time(browser, page):

@@ -4,6 +4,7 @@ import re
 
 import matplotlib as mpl
 import numpy as np
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 from scipy.special import ndtr
@@ -84,6 +85,35 @@ def test_figures_are_drawn_from_a_fit(found):
             found.robust.plot_prior()
     else:
         assert found.robust.plot_prior().axes
+
+
+class Geometric(rb.Family):
+    """Failures before the first success."""
+
+    def distribution(self, predictor):
+        return dist.GeometricLogits(predictor)
+
+
+def test_a_family_without_a_distribution_function_is_not_said_to_have_no_outliers(tmp_path):
+    fit = rb.glm("count ~ x", DATA, family=Geometric())
+    fit.report(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "has no distribution function" in page
+    assert "stands out" not in page
+
+
+def test_sparse_shifts_are_drawn_row_by_row(tmp_path):
+    fit = rb.glm("count ~ x", DATA, family="poisson", prior="laplace", solver="map")
+    moved = int((fit.shifts != 0).sum())
+    assert 0 < moved < N
+    assert fit.plot_prior().axes[0].get_title(loc="left") == f"{moved} of {N} rows are shifted"
+
+
+def test_the_page_of_a_classical_fit_compares_it_with_nothing():
+    fit = rb.glm("count ~ x", DATA, family="poisson", local=None)
+    text = " ".join(Findings(fit, fit).sentences())
+    assert text.startswith("The model is the classical one")
+    assert "Left out" not in text
 
 
 def test_a_fit_read_from_a_file_says_that_it_has_no_rows_to_report_on(tmp_path):

@@ -31,12 +31,12 @@ class Findings:
         return compare(robust=self.robust, classical=self.classical)
 
     @cached_property
-    def outliers(self) -> np.ndarray:
-        """Rows that do not belong, the most surprising first; none where the family has no distribution function."""
+    def outliers(self) -> np.ndarray | None:
+        """Rows that do not belong, the most surprising first; None where the family has no distribution function."""
         try:
             return self.robust.outliers(fdr=self.fdr)
         except ModelError:
-            return np.zeros(0, dtype=int)
+            return None
 
     @cached_property
     def coefficients(self) -> pd.DataFrame:
@@ -90,7 +90,8 @@ class Findings:
         ]
         if not self.robust.outcome.converged:
             return ended
-        found = [self._difference(), self._prediction(), self._moved(), self._outlying()]
+        apart = [] if self.robust is self.classical else [self._prediction(), self._moved()]
+        found = [self._difference(), *apart, self._outlying()]
         return [*ended, *(one for one in found if one)]
 
     @property
@@ -139,6 +140,8 @@ class Findings:
 
     def _outlying(self) -> str:
         rows, n = self.outliers, len(self.robust.evidence)
+        if rows is None:
+            return ""
         if not len(rows):
             return f"No row stands out at a false discovery rate of {self.fdr:g}."
         some = ", ".join(str(row) for row in rows[:LISTED]) + (

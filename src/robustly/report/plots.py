@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import ModelError
-from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor
+from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
 
 ROBUST, CLASSICAL, QUIET, MARK = "#1d6f8a", "#b8552f", "#8a9296", "#a3195b"
 COLOURS = (ROBUST, CLASSICAL, "#6b7d2a", "#6a4c93", "#555555")
@@ -184,6 +184,8 @@ def plot_prior(fit: Any) -> Any:
         return _precisions(fit)
     if isinstance(law, LocalPredictor | LocalDispersion):
         return _own_values(fit)
+    if isinstance(law, Shifted):
+        return _shifts(fit)
     raise ModelError("the fitted model gives rows nothing of their own, so there is no prior to draw.")
 
 
@@ -243,6 +245,19 @@ def _precisions(fit: Any) -> Any:
     axes.set_ylim(0, min(top, 2.5 * float(np.histogram(found, 12, density=True)[0].max())))
     axes.set(xlabel="a row's own precision, relative to the common one", ylabel="density", yticks=[])
     figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8.5, handlelength=1.4, columnspacing=1)
+    return figure
+
+
+def _shifts(fit: Any) -> Any:
+    """Sparse shifts: most rows keep the common line exactly."""
+    shifts = fit.shifts
+    moved = np.flatnonzero(shifts)
+    figure, axes = _figure(2.6)
+    axes.axhline(0.0, color=QUIET, lw=1)
+    axes.vlines(moved, 0.0, shifts[moved], color=ROBUST, lw=1.4)
+    axes.plot(moved, shifts[moved], "o", ms=4, color=ROBUST)
+    axes.set(xlabel="row", ylabel="shift of the row's predictor", xlim=(-0.02 * len(shifts), 1.02 * len(shifts)))
+    axes.set_title(f"{len(moved)} of {len(shifts)} rows are shifted")
     return figure
 
 

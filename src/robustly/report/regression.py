@@ -124,10 +124,9 @@ def _coefficients(found: Findings) -> str:
 
 def _outliers(found: Findings, lines: Callable[[int], int | None] | None) -> str:
     fit, chosen = found.robust, found.outliers
-    try:
-        tails = fit.tail_probabilities
-    except ModelError as error:
-        return html.paragraph(str(error))
+    if chosen is None:
+        return html.paragraph("This family has no distribution function, so rows have no tail probabilities.")
+    tails = fit.tail_probabilities
     law = fit.fitted.law
     if isinstance(law, LocalLabel):
         how = f"Rows whose label is wrong with probability {1 - found.fdr:.3g} or more."
@@ -188,8 +187,10 @@ def _prior(found: Findings) -> str:
     fit = found.robust
     try:
         figure = plots.plot_prior(fit)
-    except ModelError:
-        return html.paragraph("Rows do not differ, and the classical model is the answer:", str(fit.outcome))
+    except ModelError as error:
+        if fit.outcome.kind == "boundary":
+            return html.paragraph("Rows do not differ, and the classical model is the answer:", str(fit.outcome))
+        return html.paragraph(str(error))
     shared = ", ".join(f"{name} {html.number(value)}" for name, value in fit.shared.items())
     caption = (
         "The fitted share of wrong labels, and how doubtful each row is."
