@@ -17,10 +17,13 @@ class Done:
     err: str
 
 
-def robustly(capfd, *args: object) -> Done:
-    """Run one command; what it printed and how it ended."""
+def robustly(capfd, *args: object, columns: int | None = None) -> Done:
+    """Run one command; what it printed and how it ended. Test runners may set a width of their own, which is not ours."""
     capfd.readouterr()
     with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COLUMNS", raising=False)
+        if columns is not None:
+            patch.setenv("COLUMNS", str(columns))
         patch.setattr(sys, "argv", ["robustly", *map(str, args)])
         with pytest.raises(SystemExit) as ended:
             main()

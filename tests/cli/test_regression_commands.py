@@ -152,9 +152,8 @@ def test_no_outliers_is_an_answer(tmp_path, capfd):
 
 
 @pytest.mark.parametrize("width", [30, 60, 200])
-def test_tables_fit_the_terminal(table, capfd, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
-    done = robustly(capfd, "fit", table, "visits ~ age")
+def test_tables_fit_the_terminal(table, capfd, width):
+    done = robustly(capfd, "fit", table, "visits ~ age", columns=width)
     block = done.out.split("coefficients\n")[1].split("•")[0]
     assert max(map(len, block.splitlines())) <= width
     assert ("moved (s.e.)" in block.splitlines()[0]) == (width > 60)
