@@ -1,4 +1,4 @@
-"""The command line: ``robustly demo``, and a group of commands for each kind of model."""
+"""The command line: a demonstration, regressions from a file and a formula, and a group of commands for topic models."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from robustly.errors import RobustlyError
+from robustly.glm.commands import compare, fit, outliers, predict
 from robustly.study.commands import study
 from robustly.topics.commands import app as topics_app
 
@@ -19,9 +20,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-
+for command in (fit, predict, compare, outliers, study):
+    app.command()(command)
 app.add_typer(topics_app, name="topics")
-app.command()(study)
 
 
 @app.callback()
@@ -48,7 +49,8 @@ def main() -> None:
     try:
         app()
     except RobustlyError as error:
-        print(f"robustly: {error}", file=sys.stderr)
+        said = "".join(one if one.isprintable() else " " for one in str(error))
+        print(f"robustly: {said}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+LONGEST = 80
+
 
 class RobustlyError(ValueError):
     """Any error this package raises on purpose."""
@@ -48,7 +50,7 @@ class IdentifiabilityWarning(UserWarning):
 
 def names(items: Iterable[str]) -> str:
     """``"a", "b" and "c"`` for messages."""
-    quoted = [f'"{item}"' for item in items]
+    quoted = [f'"{item}"' if len(item) <= LONGEST else f'"{item[: LONGEST - 1]}…"' for item in items]
     if not quoted:
         return "none"
     if len(quoted) == 1:

@@ -29,7 +29,7 @@ KINDS: dict[str, str] = {
     "fit": "robustly.fit.result:from_saved",
     "topics": "robustly.topics.lda:from_saved",
     "conjugate": "robustly.conjugate.result:from_saved",
-    "glm": "robustly.glm.result:from_saved",
+    "glm": "robustly.glm.keeping:from_saved",
     "glm_estimator": "robustly.glm.estimators:load_estimator",
 }
 

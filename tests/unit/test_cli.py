@@ -20,7 +20,7 @@ def test_the_demo_shows_both_models_and_the_known_outliers(demo):
     assert result.exit_code == 0, result.output
     assert "most surprising days: 1, 3, 4, 21" in result.output
     page = (folder / "report.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 8
     assert "http://" not in page
     assert "https://" not in page
 

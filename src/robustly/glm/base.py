@@ -13,6 +13,7 @@ from robustly import persist
 from robustly.errors import DataError, PersistError, names
 from robustly.glm.families import FAMILIES, Family
 from robustly.glm.fit import fit_glm
+from robustly.glm.keeping import to_saved
 from robustly.glm.predictive import GLMPredictive
 from robustly.glm.result import GLMFit
 from robustly.rows.frames import Design, read_design, read_offset
@@ -120,7 +121,7 @@ class GLMEstimator(BaseEstimator):
             if not isinstance(value, str | int | float | bool | None):
                 raise PersistError(f"{name}={value!r} cannot be kept in a file. Keep model.result_.save(path) instead.")
             params[name] = value
-        meta, arrays = self.result_.to_saved()
+        meta, arrays = to_saved(self.result_)
         more: dict[str, Any] = {
             "class": type(self).__name__,
             "params": params,
@@ -171,7 +172,7 @@ def of_kind(kind: str, predictive: GLMPredictive) -> np.ndarray:
     if kind == "marginal":
         return predictive.mean
     if kind == "typical":
-        return predictive.fitted.typical(predictive.m, predictive.trials)
+        return predictive.typical
     raise DataError(f'kind takes "typical" or "marginal"; {kind!r} came.')
 
 

@@ -10,8 +10,8 @@ from robustly.errors import DataError, PersistError
 from robustly.glm.base import RowRegressor, of_kind, response_of
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
 from robustly.glm.fit import fit_glm
+from robustly.glm.keeping import from_saved
 from robustly.glm.logistic import RobustLogisticRegression
-from robustly.glm.result import from_saved
 
 
 class RobustLinearRegression(RowRegressor):

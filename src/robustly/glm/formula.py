@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import warnings
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,29 +11,11 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError, did_you_mean, names
-from robustly.glm.families import as_family
+from robustly.glm.columns import FormulaColumns, as_pandas, evaluate, needed, refuse_missing, refuse_texts
+from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import GLMFit
 from robustly.rows.frames import read_design
-
-
-@dataclass(frozen=True, eq=False)
-class FormulaColumns:
-    """How the right-hand side of a formula becomes columns, learned from the data it was fitted to."""
-
-    spec: Any
-    offsets: tuple[Any, ...]
-    intercept: bool
-
-    def matrix_of(self, data: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Columns (without the intercept) and offsets of new rows."""
-        frame = as_pandas(data)
-        wanted = set(self.spec.required_variables).union(*(spec.required_variables for spec in self.offsets))
-        _refuse_missing(frame, wanted)
-        matrix = _evaluate(self.spec, frame)
-        offset = sum((_evaluate(spec, frame).to_numpy(float)[:, 0] for spec in self.offsets), np.zeros(len(frame)))
-        columns = matrix.drop(columns=["Intercept"]) if self.intercept else matrix
-        return columns.to_numpy(dtype=float), offset
 
 
 def glm(
@@ -51,10 +34,12 @@ def glm(
     """Fit a robust (or, with ``local=None``, the classical) generalized linear model by formula.
 
     Args:
-        formula: ``"y ~ x + C(group) + bs(age, df=4) + a:b + offset(log(years))"``, in the language of formulaic.
+        formula: ``"y ~ x + C(group) + bs(age, df=4) + a:b + offset(log(years))"``, in the language of formulaic;
+            ``.`` stands for all columns but the response.
         data: a pandas or polars frame.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
-            ``"negative_binomial"``, or a :class:`~robustly.glm.families.Family`.
+            ``"negative_binomial"``, or a :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
+            the second of the sorted classes counts as 1, and a note says so.
         local: what rows have of their own: ``"predictor"``, ``"dispersion"``, ``"label"``, None for the classical
             model; ``"auto"`` is the dispersion of a normal and the predictor of anything else.
         weights, offset, exposure, trials: one value a row, or the name of a column.
@@ -68,49 +53,122 @@ def glm(
         >>> list(fit.coefficients.index)
         ['Intercept', 'age']
     """
+    frame = as_pandas(data)
+    core, parsed, added, offset_forms = parse(formula, map(str, frame.columns))
+    needs = needed(parsed.rhs).union(*(needed(form) for form in offset_forms))
+    refuse_missing(frame, needs | needed(parsed.lhs))
+    chosen = as_family(family)
+    response, classes = read_left(evaluate(parsed.lhs, frame), frame, formula.split("~")[0].strip(), chosen)
+    right = evaluate(parsed.rhs, frame)
+    offsets = tuple(evaluate(form, frame).model_spec for form in offset_forms)
+    reads = [name for name in frame.columns if name in needs]
+    given = {
+        label: name
+        for label, name in (("offset", offset), ("exposure", exposure), ("trials", trials))
+        if isinstance(name, str)
+    }
+    columns = FormulaColumns(core, tuple(added), right.model_spec, offsets, frame[reads].head(1), classes, given)
+    matrix = (right.drop(columns=["Intercept"]) if columns.intercept else right).to_numpy(dtype=float)
+    within = sum((evaluate(spec, frame).to_numpy(float)[:, 0] for spec in offsets), np.zeros(len(frame)))
+    numbers = {
+        label: _column(frame, label, given)
+        for label, given in (("weights", weights), ("offset", offset), ("exposure", exposure), ("trials", trials))
+    }
+    design = read_design(
+        matrix,
+        response,
+        [str(c) for c in right.columns if c != "Intercept"],
+        intercept=columns.intercept,
+        weight=numbers["weights"],
+        offset=within if offset is None else within + np.asarray(numbers["offset"], dtype=float),
+        exposure=numbers["exposure"],
+        trials=numbers["trials"],
+        ridge=alpha,
+    )
+    fit = fit_glm(design, chosen, local=local, formula=columns, **options)
+    if classes:
+        fit.notes = (f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.', *fit.notes)
+    return fit
+
+
+def read_left(left: Any, frame: pd.DataFrame, text: str, family: Family) -> tuple[np.ndarray, tuple[Any, ...]]:
+    """The response as numbers; two words of a yes-or-no response become 0 and 1, in the order of their levels."""
+    words = next(
+        (state["categories"] for _, state in left.model_spec.encoder_state.values() if "categories" in state), None
+    )
+    if words is None:
+        if left.shape[1] not in (1, 2):
+            raise ModelError(f"the response {text!r} has {left.shape[1]} columns. Give one, or successes and failures.")
+        response = left.to_numpy(dtype=float)
+        return (response[:, 0] if response.shape[1] == 1 else response), ()
+    if not isinstance(family, Binomial):
+        for name in needed(left.model_spec.formula):
+            refuse_texts(frame[name], name, f"the family {family} needs numbers")
+        raise ModelError(f"the response {text!r} is made of classes, but the family {family} needs numbers.")
+    if len(words) != 2 or left.shape[1] not in (1, 2):
+        raise ModelError(
+            f"the response {text!r} has {len(words)} classes ({names(map(str, words[:8]))}{' …' if len(words) > 8 else ''}), "
+            "but a yes-or-no model needs two. Join or drop some."
+        )
+    return left.to_numpy(dtype=float)[:, -1], tuple(words)
+
+
+def _column(frame: pd.DataFrame, label: str, given: Any) -> Any:
+    """Numbers by row: as they came, or the column of that name."""
+    if not isinstance(given, str):
+        return given
+    if given not in frame:
+        raise DataError(
+            f'{label} names a column "{given}", which the data do not have.' + did_you_mean(given, map(str, frame))
+        )
+    refuse_missing(frame, [given])
+    refuse_texts(frame[given], given, f"{label} are numbers")
+    return frame[given]
+
+
+def parse(formula: str, columns: Iterable[str]) -> tuple[str, Any, list[str], list[Any]]:
+    """The formula without its offsets, as text and as terms, and its offsets the same way; ``.`` is all other columns."""
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 
-    frame = as_pandas(data)
     core, added = take_offsets(formula)
     try:
-        parsed = Formula(core)
+        parsed = Formula(core, _context={"__formulaic_variables_available__": list(columns)})
         offset_forms = [Formula(f"0 + {text}") for text in added]
-    except FormulaicError as error:
-        raise ModelError(f"the formula {formula!r} cannot be read: {error}") from error
+    except (FormulaicError, SyntaxError) as error:
+        # formulaic colours the place it stumbled over.
+        said = " ".join(re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).split())
+        raise ModelError(f"the formula {formula!r} cannot be read: {said}") from error
     if not hasattr(parsed, "lhs"):
         raise ModelError(f'the formula {formula!r} has no response. Write it as "y ~ x".')
-    wanted = set(parsed.required_variables).union(*(form.required_variables for form in offset_forms))
-    _refuse_missing(frame, wanted)
-    left = _evaluate(parsed.lhs, frame)
-    right = _evaluate(parsed.rhs, frame)
-    offsets = tuple(_evaluate(form, frame).model_spec for form in offset_forms)
-    intercept = "Intercept" in right.columns
-    columns = FormulaColumns(right.model_spec, offsets, intercept)
-    if left.shape[1] not in (1, 2):
-        raise ModelError(
-            f"the response {formula.split('~')[0].strip()!r} has {left.shape[1]} columns. Code yes or no as 1 and 0."
-        )
-    response = left.to_numpy(dtype=float)
-    matrix, within = columns.matrix_of(frame)
-    column = lambda given: frame[given] if isinstance(given, str) else given
-    for label, given in (("weights", weights), ("offset", offset), ("exposure", exposure), ("trials", trials)):
-        if isinstance(given, str) and given not in frame:
-            raise DataError(
-                f'{label} names a column "{given}", which the data do not have.' + did_you_mean(given, frame)
-            )
-    design = read_design(
-        matrix,
-        response[:, 0] if response.shape[1] == 1 else response,
-        [str(c) for c in right.columns if c != "Intercept"],
-        intercept=intercept,
-        weight=column(weights),
-        offset=within if offset is None else within + np.asarray(column(offset), dtype=float),
-        exposure=column(exposure),
-        trials=column(trials),
-        ridge=alpha,
-    )
-    return fit_glm(design, as_family(family), local=local, formula=columns, **options)
+    return core, parsed, added, offset_forms
+
+
+@dataclass(frozen=True)
+class Variables:
+    """The columns a formula reads, and those of its right-hand side that have to be numbers."""
+
+    reads: frozenset[str]
+    plain: frozenset[str]
+    """Taken as they are: numbers, or words that become categories."""
+    computed: frozenset[str]
+    """Put into functions of numbers."""
+
+
+def variables_of(formula: str, columns: Iterable[str]) -> Variables:
+    """What a formula asks of its data."""
+    from formulaic.parser.types import Term
+
+    _, parsed, _, offset_forms = parse(formula, columns)
+    plain: set[str] = set()
+    computed = set().union(*(needed(form) for form in offset_forms))
+    for factor in {factor for term in parsed.rhs for factor in term.factors}:
+        if factor.eval_method.value == "lookup":
+            plain.add(factor.expr)
+        elif not re.search(r"(?<!\w)(C|Q|hashed)\(", factor.expr):
+            computed |= needed([Term([factor])])
+    reads = needed(parsed.lhs) | needed(parsed.rhs) | computed
+    return Variables(frozenset(reads), frozenset(plain), frozenset(computed))
 
 
 def take_offsets(formula: str) -> tuple[str, list[str]]:
@@ -137,56 +195,5 @@ def take_offsets(formula: str) -> tuple[str, list[str]]:
 
 
 def _find_offset(text: str) -> int:
-    import re
-
     match = re.search(r"(?<![\w.])offset\s*\(", text)
     return match.start() if match else -1
-
-
-def as_pandas(data: Any) -> pd.DataFrame:
-    """A pandas frame from any that narwhals knows, or a dictionary of columns."""
-    if isinstance(data, pd.DataFrame):
-        return data
-    if isinstance(data, dict):
-        return pd.DataFrame(data)
-    try:
-        import narwhals as nw
-
-        frame = nw.from_native(data, eager_only=True)
-    except (TypeError, ImportError):
-        raise DataError(
-            f"data is a pandas or polars frame, or a dictionary of columns; {type(data).__name__} came."
-        ) from None
-    return pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
-
-
-def _refuse_missing(frame: pd.DataFrame, wanted: set[str]) -> None:
-    for name in sorted(str(one) for one in wanted):
-        if name not in frame.columns:
-            raise DataError(
-                f'the formula speaks of "{name}", which is not in the data; there are {names(map(str, frame.columns))}.'
-                + did_you_mean(name, map(str, frame.columns))
-            )
-        gone = np.flatnonzero(frame[name].isna().to_numpy())
-        if gone.size:
-            more = f" and {gone.size - 1} more" if gone.size > 1 else ""
-            raise DataError(f'column "{name}" holds a missing value in row {gone[0]}{more}. Drop or fill these rows.')
-
-
-def _evaluate(spec: Any, frame: pd.DataFrame) -> Any:
-    from formulaic.errors import DataMismatchWarning, FormulaicError
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", DataMismatchWarning)
-        try:
-            return spec.get_model_matrix(frame, context={})
-        except DataMismatchWarning as error:
-            unseen = str(error).rpartition(": ")[2].split(".")[0]
-            raise DataError(
-                f"the new data hold levels that were not there when the model was fitted: {unseen}. Drop the rows, or "
-                "fit again with them."
-            ) from None
-        except FormulaicError as error:
-            if isinstance(error.__cause__, DataMismatchWarning) or "outside of the nominated levels" in str(error):
-                raise DataError(f"the new data hold levels unknown to the fit: {error}") from None
-            raise ModelError(f"the formula cannot be evaluated: {error}") from None

@@ -77,6 +77,11 @@ class GLMPredictive:
         return self._moments[0]
 
     @property
+    def typical(self) -> np.ndarray:
+        """Expected value of a row whose own value is the common one: ``exp(x·w)`` for counts."""
+        return self.fitted.typical(self.m, self.trials)
+
+    @property
     def sd(self) -> np.ndarray:
         """Standard deviation of every row, the spread included; infinite where the law has none."""
         return np.sqrt(self._moments[1])
@@ -222,7 +227,7 @@ class GLMPredictive:
             from scipy.stats import t
 
             return self.m + self.shared["scale"] * t.ppf(level, self.shared["dof"])
-        typical = self.fitted.typical(self.m, self.trials)
+        typical = self.typical
         if self.family.discrete:
             low, high = np.full(len(self), -1.0), np.maximum(np.ceil(typical), 1.0)
             if isinstance(self.family, Binomial):

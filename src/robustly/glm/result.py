@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,11 +14,9 @@ import pandas as pd
 from robustly import persist
 from robustly.diagnose import benjamini_hochberg
 from robustly.errors import DataError, ModelError, PersistError
-from robustly.fit.outcome import Outcome
 from robustly.fit.result import Fit
 from robustly.glm.climb import Found, Plan, attenuation
-from robustly.glm.families import FAMILIES, Family, as_family
-from robustly.glm.local import Classical, LocalLabel, LocalPredictor, Shifted, law_of
+from robustly.glm.local import LocalLabel, LocalPredictor, Shifted, law_of
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.source import GLMSource, fitted_of
 
@@ -38,6 +35,7 @@ class GLMFit(Fit):
     """What the user asked for: local, prior; at a boundary the fitted law is the classical one instead."""
     aliased: Any = field(default=None, repr=False)
     formula: Any = field(default=None, repr=False)
+    by_formula: bool = False
 
     # ------------------------------------------------------------------ estimates
 
@@ -155,6 +153,14 @@ class GLMFit(Fit):
         """How far each row moves the coefficients, in units of their covariance (Cook's distance, one Newton step)."""
         return self._need("influence").influence()  # type: ignore[attr-defined]
 
+    @property
+    def pit(self) -> tuple[np.ndarray, np.ndarray]:
+        """P(Y < y) and P(Y ≤ y) of every row: the probability integral transform, an interval where responses are counts.
+
+        If the model holds, values drawn evenly between the two are uniform over the rows.
+        """
+        return self._need("pit").cumulative  # type: ignore[attr-defined]
+
     def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
         """Rows that do not belong, most surprising first.
 
@@ -192,10 +198,22 @@ class GLMFit(Fit):
     # ------------------------------------------------------------------ predicting and telling
 
     def predictive(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:  # type: ignore[override]
-        """The integrated predictive distribution of new rows: a matrix of columns, or a data frame for a formula."""
+        """The integrated predictive distribution of new rows: a matrix of columns, or a data frame for a formula.
+
+        Offset, exposure and trials that were named as columns when the formula was fitted are read from the new rows.
+        """
         from robustly.rows.frames import read_offset
 
+        if self.formula is None and self.by_formula:
+            raise PersistError(
+                "the formula of this fit holds code or values that are not kept in files, so columns of new rows cannot be "
+                "made. Fit it again from the formula, or write it with functions of columns only."
+            )
         if self.formula is not None:
+            offset, exposure, trials = (
+                self.formula.given_of(X, label) if given is None else given
+                for label, given in (("offset", offset), ("exposure", exposure), ("trials", trials))
+            )
             X, more = self.formula.matrix_of(X)
             offset = more if offset is None else more + np.asarray(offset, dtype=float)
         matrix = X if not isinstance(X, pd.DataFrame) else X.to_numpy(dtype=float)
@@ -206,6 +224,48 @@ class GLMFit(Fit):
         m = self.fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
         return GLMPredictive(self.fitted, m, counted)
+
+    def plot_coefficients(self, **others: Any) -> Any:
+        """Coefficients with 95 % intervals, beside those of `others` fitted to the same rows. Returns the figure."""
+        from robustly.report.plots import plot_coefficients
+
+        own = "classical" if self.asked.get("local") is None else "robust"
+        return plot_coefficients({own: self, **{name: getattr(fit, "result_", fit) for name, fit in others.items()}})
+
+    def plot_rows(self, fdr: float = 0.05) -> Any:
+        """How improbable every row is, with the rows that do not belong marked. Returns the figure."""
+        from robustly.report.plots import plot_rows
+
+        return plot_rows(self, self.outliers(fdr=fdr))
+
+    def plot_prior(self) -> Any:
+        """The fitted law of the rows' own values, and where the rows were found. Returns the figure."""
+        from robustly.report.plots import plot_prior
+
+        return plot_prior(self)
+
+    def plot_pit(self) -> Any:
+        """The histogram of the probability integral transform, flat where predictions are calibrated. Returns the figure."""
+        from robustly.report.plots import plot_pit
+
+        return plot_pit({"classical" if self.asked.get("local") is None else "robust": self})
+
+    def report(self, path: str | os.PathLike[str], *, title: str = "A robust regression", data: Any = None) -> None:
+        """Write one self-contained HTML page: this fit beside the classical one, rows that do not belong, checks.
+
+        `data` is a frame whose columns are shown beside the rows.
+        """
+        from robustly.glm.columns import as_pandas
+        from robustly.glm.fit import fit_glm
+        from robustly.report.findings import Findings
+        from robustly.report.regression import regression_page, write_page
+
+        source: Any = self._need("a report")
+        classical = self
+        if self.asked.get("local") is not None:
+            classical = fit_glm(source.design, self.fitted.family, local=None, formula=self.formula)
+        found = Findings(self, classical, frame=None if data is None else as_pandas(data))
+        write_page(path, regression_page(found, title=title, formula=getattr(self.formula, "text", "")))
 
     def summary(self, kind: str = "information") -> Any:
         """Estimates with standard errors, z, p and 95 % intervals; text, HTML, and ``.frame`` is the data."""
@@ -222,80 +282,11 @@ class GLMFit(Fit):
 
     # ------------------------------------------------------------------ keeping
 
-    def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Meta data and arrays, for :mod:`robustly.persist`."""
-        family = type(self.fitted.family)
-        known = {made: name for name, made in FAMILIES.items()}
-        meta = {
-            "labels": self.labels,
-            "terms": self.terms,
-            "parameters": list(self.parameters),
-            "family": known.get(family),
-            "family_name": repr(self.fitted.family),
-            "law": type(self.fitted.law).__name__,
-            "asked": self.asked,
-            "intercept": self.fitted.intercept,
-            "objective": self.objective,
-            "outcome": [self.outcome.kind, self.outcome.text, self.outcome.steps],
-            "history": self.history,
-            "approximation": self.approximation,
-            "notes": list(self.notes),
-        }
-        arrays = {
-            "vector": self.vector,
-            "jacobian": self.jacobian,
-            "curve": self.curve,
-            "evidence": self.evidence,
-            "weight": self.weight,
-            "phi": self.fitted.phi,
-            "coefficients": self.fitted.coefficients,
-            "aliased": self.aliased,
-            "values": self._values,
-        }
-        if self.source is not None:
-            arrays |= {"scored": self.source.scores(), "loo_by_row": self.loo_by_row}
-            with contextlib.suppress(ModelError):  # A user's own family may have no distribution function.
-                arrays["tail_probabilities"] = self.tail_probabilities
-        else:
-            arrays |= {n: a for n, a in (("scored", self.scored), *self.saved.items()) if isinstance(a, np.ndarray)}
-        return meta, arrays
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all numbers of the fit to one file; read it with ``rb.load``."""
-        persist.write(path, "glm", *self.to_saved())
+        from robustly.glm.keeping import to_saved
 
-
-def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family: Family | None = None) -> GLMFit:
-    """A fit as :meth:`GLMFit.save` wrote it; a user's own family has to be given again."""
-    if meta["family"] is None and family is None:
-        raise PersistError(
-            f"this fit was made with the family {meta['family_name']}, and no code is stored. Give it again: "
-            "rb.load(path, family=...)."
-        )
-    chosen = as_family(meta["family"] if family is None else family)
-    asked = meta["asked"]
-    laws = {"Classical": lambda: Classical(chosen), "Shifted": lambda: Shifted(chosen)}
-    law = laws.get(meta["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
-    return GLMFit(
-        parameters=dict(zip(meta["parameters"], arrays["values"])),
-        labels=list(meta["labels"]),
-        vector=arrays["vector"],
-        jacobian=arrays["jacobian"],
-        curve=arrays["curve"],
-        objective=meta["objective"],
-        evidence=arrays["evidence"],
-        weight=arrays["weight"],
-        outcome=Outcome(*meta["outcome"]),
-        history=meta["history"],
-        approximation=meta["approximation"],
-        notes=tuple(meta["notes"]),
-        scored=arrays.get("scored"),
-        saved={name: arrays[name] for name in ("tail_probabilities", "loo_by_row") if name in arrays},
-        fitted=Fitted(law, arrays["phi"], arrays["coefficients"], meta["intercept"]),
-        terms=list(meta["terms"]),
-        asked=asked,
-        aliased=arrays["aliased"],
-    )
+        persist.write(path, "glm", *to_saved(self))
 
 
 def make_fit(
@@ -338,4 +329,5 @@ def make_fit(
         asked={"local": local, "prior": prior},
         aliased=design.aliased,
         formula=formula,
+        by_formula=formula is not None,
     )

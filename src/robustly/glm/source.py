@@ -77,6 +77,9 @@ class GLMSource:
                 a, b = int(np.flatnonzero(used == i)[0]), int(np.flatnonzero(used == j)[0])
                 bend[:, a, b] = bend[:, b, a] = column
         matrix = np.eye(k) + weight[:, None, None] * (bend @ spread)
+        # A row that alone holds a coefficient leaves nothing to solve; a nudge makes its step long instead of undefined.
+        alone = np.abs(np.linalg.det(matrix)) < 1e-12
+        matrix[alone] += 1e-9 * np.eye(k)
         pull = np.linalg.solve(matrix, slope[:, used, None] * weight[:, None, None])
         return -(spread @ pull)[..., 0], spread
 
@@ -137,10 +140,16 @@ class GLMSource:
 
             flip, right = fitted.shared["flip"], expit((2.0 * y - 1.0) * self.predictor)
             return (1.0 - flip) * right / ((1.0 - flip) * right + flip * (1.0 - right))
-        predictive = GLMPredictive(fitted, self.predictor, design.trials)
-        below = predictive.cdf(y)
-        strictly = predictive.cdf(np.ceil(y) - 1.0) if law.family.discrete else below
+        strictly, below = self.cumulative
         return np.minimum(1.0, 2.0 * np.minimum(below, 1.0 - strictly))
+
+    @cached_property
+    def cumulative(self) -> tuple[np.ndarray, np.ndarray]:
+        """P(Y < y) and P(Y ≤ y) of every row under its integrated predictive distribution; equal for measurements."""
+        y = self.design.y
+        predictive = GLMPredictive(fitted_of(self.found), self.predictor, self.design.trials)
+        below = predictive.cdf(y)
+        return (predictive.cdf(np.ceil(y) - 1.0) if self.found.plan.law.family.discrete else below), below
 
     def posterior(self, site: str) -> RowPosterior:
         passes = kernel(self.found.plan.law, self.found.nodes)

@@ -1,0 +1,160 @@
+"""What should a reader take away? A robust fit beside the classical one, in a few sentences computed from both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from robustly.comparison import Comparison, compare
+from robustly.errors import ModelError
+from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
+
+LISTED = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Findings:
+    """Two fits of the same rows and what sets them apart."""
+
+    robust: Any
+    classical: Any
+    fdr: float = 0.05
+    frame: pd.DataFrame | None = None
+    """Columns of the data to show beside rows."""
+
+    @cached_property
+    def comparison(self) -> Comparison:
+        return compare(robust=self.robust, classical=self.classical)
+
+    @cached_property
+    def outliers(self) -> np.ndarray | None:
+        """Rows that do not belong, the most surprising first; None where the family has no distribution function."""
+        try:
+            return self.robust.outliers(fdr=self.fdr)
+        except ModelError:
+            return None
+
+    @cached_property
+    def coefficients(self) -> pd.DataFrame:
+        """By term: both estimates with standard errors, and the distance in robust standard errors."""
+        robust, classical = self.robust, self.classical
+        moved = robust.coefficients - classical.coefficients
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return pd.DataFrame(
+                {
+                    "robust": robust.coefficients,
+                    "± robust": robust.standard_errors,
+                    "classical": classical.coefficients,
+                    "± classical": classical.standard_errors,
+                    "moved (s.e.)": np.abs(moved) / robust.standard_errors,
+                }
+            )
+
+    def rows(self, which: np.ndarray) -> pd.DataFrame:
+        """Some rows: what was seen, what both models expected, how improbable the row is, and its columns."""
+        source = self.robust.source
+        which = np.asarray(which, dtype=int)
+        expected = {
+            name: fit.fitted.typical(fit.source.predictor[which], source.design.trials[which])
+            for name, fit in self._fits.items()
+        }
+        found = pd.DataFrame(
+            {
+                "row": which,
+                "response": source.design.y[which],
+                "expected, robust": expected["robust"],
+                "expected, classical": expected["classical"],
+                "tail probability": self.robust.tail_probabilities[which],
+                "surprise": self.robust.surprise[which],
+                "influence on classical": self.classical.influence[which],
+            }
+        )
+        if self.frame is None:
+            return found
+        more = self.frame.iloc[which].reset_index(drop=True)
+        return pd.concat([found, more[[name for name in more.columns if name not in found.columns]]], axis=1)
+
+    # ------------------------------------------------------------------ sentences
+
+    def sentences(self) -> list[str]:
+        """How it ended, whether rows differ, which model predicts better, what moved, and who does not belong."""
+        bad = {name: fit.outcome for name, fit in self._fits.items() if not fit.outcome.converged}
+        if len(bad) == 2 and bad["robust"].text == bad["classical"].text:
+            bad = {"robust (and the classical)": bad["robust"]}
+        ended = [
+            f"The {name} fit did not end well, so its numbers do not stand. {shortened(bad[name], 400)}" for name in bad
+        ]
+        if not self.robust.outcome.converged:
+            return ended
+        apart = [] if self.robust is self.classical else [self._prediction(), self._moved()]
+        found = [self._difference(), *apart, self._outlying()]
+        return [*ended, *(one for one in found if one)]
+
+    @property
+    def _fits(self) -> dict[str, Any]:
+        return {"robust": self.robust, "classical": self.classical}
+
+    def _difference(self) -> str:
+        fit = self.robust
+        law, shared = fit.fitted.law, fit.fitted.shared
+        if fit.asked.get("local") is None:
+            return "The model is the classical one: nothing is local."
+        if isinstance(law, LocalPredictor | Shifted):
+            return f"Rows differ: their own predictors are spread around the common ones with scale {shared['spread']:.3g}."
+        if isinstance(law, LocalPrecision):
+            held = "" if "dof" in fit.labels else " (held there)"
+            return f"Rows differ in precision: errors are Student t with {shared['dof']:.3g} degrees of freedom{held}."
+        if isinstance(law, LocalDispersion):
+            return f"Rows differ in dispersion: its logarithm is spread with scale {shared['spread']:.3g}."
+        if isinstance(law, LocalLabel):
+            return f"About {shared['flip']:.1%} of the labels look wrong."
+        return f"Rows do not differ: {fit.outcome.text}"
+
+    def _prediction(self) -> str:
+        scores = self.comparison.scores
+        gain = float(scores.loc["robust", "LOO"] - scores.loc["classical", "LOO"])
+        error = float(scores["its std. error"].max())
+        if not np.isfinite(gain) or not np.isfinite(error):
+            return ""
+        if abs(gain) < 0.05:
+            return "Left out one by one, rows are predicted as well by either model."
+        verb = "better" if gain > 0 else "worse"
+        unsure = ", less than two standard errors: few rows carry it" if abs(gain) < 2 * error else ""
+        return f"Left out one by one, rows are predicted {verb} by the robust model: {abs(gain):.1f} nats (± {error:.1f}){unsure}."
+
+    def _moved(self) -> str:
+        moved = self.coefficients["moved (s.e.)"]
+        moved = moved[np.isfinite(moved)]
+        if not len(moved) or moved.max() < 0.05:
+            return "No coefficient moved by more than a twentieth of its standard error."
+        term = moved.idxmax()
+        line = self.coefficients.loc[term]
+        return (
+            f"The coefficient that moved most is {shortened(term)}: {line['classical']:.3g} classical, {line['robust']:.3g} "
+            f"robust ({moved[term]:.1f} of its standard errors)."
+        )
+
+    def _outlying(self) -> str:
+        rows, n = self.outliers, len(self.robust.evidence)
+        if rows is None:
+            return ""
+        if not len(rows):
+            return f"No row stands out at a false discovery rate of {self.fdr:g}."
+        some = ", ".join(str(row) for row in rows[:LISTED]) + (
+            f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
+        )
+        does = "rows does" if len(rows) == 1 else "rows do"
+        how = (
+            "with probability 1 −" if isinstance(self.robust.fitted.law, LocalLabel) else "at a false discovery rate of"
+        )
+        return f"{len(rows)} of {n} {does} not belong ({how} {self.fdr:g}): {some}."
+
+
+def shortened(value: Any, width: int = 40) -> str:
+    """User text for a line of output: one line, without control characters, not too long."""
+    clean = "".join(one if one.isprintable() else "�" for one in str(value)[: width + 1])
+    return clean if len(clean) <= width else clean[: width - 1] + "…"
