@@ -93,6 +93,10 @@ class Approximation(ABC):
             u, weight = u.reshape(-1, model.dim), weight.reshape(-1)
         return u, weight - logsumexp(weight)
 
+    def coarser(self) -> Approximation:
+        """The same answer with half the points, where that may still do; itself where there is nothing to save."""
+        return self
+
     def finer(self) -> Approximation:
         """The same answer with twice the points, to see how far it is off; itself where there is nothing to refine."""
         return self

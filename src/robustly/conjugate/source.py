@@ -180,7 +180,7 @@ class PairSource:
         covariance = (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
         rows = self.table.rows
 
-        def density(centre: Any, chunks: Any, settle: bool) -> Any:
+        def density(centre: Any, chunks: Any, effort: int) -> Any:
             data, weight, _ = chunks
 
             def log_density(vector: Any) -> Any:

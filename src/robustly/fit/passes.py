@@ -29,11 +29,11 @@ class Passes:
         self.approx = approx
         _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
         self.is_fine = approx.is_fine(model)
-        self.curves = jax.jit(self._fine_curves if self.is_fine else self._curves)
-        self.values = jax.jit(self._values)
-        self.scores = jax.jit(self._scores)
-        self.posteriors = jax.jit(self._posteriors)
-        self.expected_curves = jax.jit(self._expected_curves)
+        self.curves = _one_thread(self._fine_curves if self.is_fine else self._curves)
+        self.values = _one_thread(self._values)
+        self.scores = _one_thread(self._scores)
+        self.posteriors = _one_thread(self._posteriors)
+        self.expected_curves = _one_thread(self._expected_curves)
         self.log_hyperprior = jax.jit(self._log_hyperprior)
 
     def begin(self, rows: Rows) -> np.ndarray:
@@ -160,6 +160,11 @@ class Passes:
             sums, by_row = over_rows(self.curves, rows, state, vector, *([] if self.is_fine else [curved]))
         together = (float(sums["value"] + prior[0]), sums["slope"] + prior[1], sums["curve"] + prior[2])
         return together, by_row
+
+
+def _one_thread(function: Any) -> Any:
+    """Compiled for one thread: chunks are what threads share out, and small operations are slower in pieces."""
+    return jax.jit(function, compiler_options={"xla_cpu_multi_thread_eigen": False})
 
 
 def weighted_quantiles(values: Any, share: Any, levels: Any) -> Any:

@@ -36,10 +36,13 @@ class Draws(Mapping[str, np.ndarray]):
         return len(self.chains)
 
 
-# (centre, chunks of rows with their states, whether to settle anew) -> log density of the vector
-Density = Callable[[Any, Any, bool], Callable[[Any], Any]]
+# (centre, chunks of rows with their states, effort) -> log density of the vector
+Density = Callable[[Any, Any, int], Callable[[Any], Any]]
 
-# A posterior sampled with points held at the estimate must agree this well (in nats) with one integrated anew.
+# How much effort goes into a row's integral: half the points held at the estimate, all of them, or points found anew.
+ROUGH, HELD, ANEW = 0, 1, 2
+
+# A posterior sampled with less effort must agree this well (in nats) with one whose rows are integrated anew.
 AGREEMENT = 0.02
 CHECKED_DRAWS = 6
 
@@ -59,13 +62,14 @@ def stack_chunks(rows: Rows, state: np.ndarray) -> Any:
     return jax.tree.map(lambda *parts: jnp.stack([jnp.asarray(part) for part in parts]), *chunks)
 
 
-def log_posterior(passes: Passes, log_prior: Any, centre: Any, chunks: Any, settle: bool) -> Any:
+def log_posterior(passes: Passes, log_prior: Any, centre: Any, chunks: Any, effort: int) -> Any:
     """The log density of the parameter vector given all rows, as a traceable function.
 
-    Without `settle`, rows are integrated at the points that suit the estimate `centre`: a posterior is not much wider
-    than its rows' own, so these points serve all of it at a fraction of the price.
+    With less than full `effort`, rows are integrated at the points that suit the estimate `centre`, half of them or all:
+    a posterior is not much wider than its rows' own, so these points serve all of it at a fraction of the price.
     """
-    model, approx = passes.model, passes.approx
+    model, settle = passes.model, effort == ANEW
+    approx = passes.approx if effort > ROUGH or passes.model.dim != 1 else passes.approx.coarser()
 
     single = jax.tree.leaves(chunks)[0].shape[0] == 1
 
@@ -100,7 +104,7 @@ class Posterior:
     """What draws are wanted of: the rows, where their states are, the estimate and its covariance."""
 
     density: Density
-    """``density(centre, chunks, settle)`` gives the log density of the vector as a traceable function."""
+    """``density(centre, chunks, effort)`` gives the log density of the vector as a traceable function."""
     natural: Callable[[Any], dict[str, Any]]
     """The vector as natural values by name, traceable."""
     rows: Rows
@@ -118,15 +122,15 @@ class Posterior:
         drawn: dict[str, Any] = {}
         with double_precision():
             chunks = stack_chunks(self.rows, self.state)
-            # Rows are integrated at points held at the estimate first; where that is not good enough, anew each time.
-            for settle in (False, True):
+            # As little effort as is good enough.
+            for effort in (ROUGH, HELD, ANEW):
                 for sampler, options in (
                     (independence, (num_samples, num_chains)),
                     (nuts, (num_samples, num_chains, num_warmup)),
                 ):
-                    place = (sampler, len(self.rows), settle, *options)
+                    place = (sampler, len(self.rows), effort, *options)
                     if place not in self.compiled:
-                        self.compiled[place] = jax.jit(partial(self._run, sampler, options, settle))
+                        self.compiled[place] = jax.jit(partial(self._run, sampler, options, effort))
                     drawn = self.compiled[place](key, self.centre, half, chunks)
                     if float(drawn["efficiency"]) > ENOUGH:
                         break
@@ -138,14 +142,14 @@ class Posterior:
             int(drawn["divergences"]),
         )
 
-    def _run(self, sampler: Any, options: Any, settle: bool, key: Any, centre: Any, factor: Any, chunks: Any) -> Any:
-        log_density = self.density(centre, chunks, settle)
+    def _run(self, sampler: Any, options: Any, effort: int, key: Any, centre: Any, factor: Any, chunks: Any) -> Any:
+        log_density = self.density(centre, chunks, effort)
         # Whitened by the estimate's covariance the posterior is close to a standard normal.
         white, more = sampler(lambda w: log_density(centre + factor @ w), len(self.centre), key, *options)
         vectors = centre + white @ factor.T
         apart = vectors.reshape(-1, len(self.centre))
         apart = apart[:: max(1, len(apart) // CHECKED_DRAWS)]
-        anew = log_density if settle else self.density(centre, chunks, True)
+        anew = log_density if effort == ANEW else self.density(centre, chunks, ANEW)
         gap = jax.lax.map(lambda v: anew(v) - log_density(v), apart)
         return {
             "vectors": vectors,

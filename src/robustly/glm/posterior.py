@@ -34,7 +34,7 @@ def draw_posterior(found: Found, num_samples: int, num_warmup: int, num_chains: 
     penalty = design.penalty + plan.tether * np.eye(design.size)
     each = jax.vmap(climb.kernel._value, (0, None, 0, 0))
 
-    def density(_: Any, chunks: Any, settle: bool) -> Any:
+    def density(_: Any, chunks: Any, effort: int) -> Any:
         def log_density(vector: Any) -> Any:
             u, values = vector[: design.size], vector[design.size :]
             phi = jnp.asarray(held).at[free].set(values)
