@@ -23,6 +23,8 @@ vertical-align:top}.wide{overflow-x:auto}th{background:#f6f5f2}img{width:100%;he
 figcaption{font-size:.9rem;color:#555}.verdict{font-weight:600;white-space:nowrap}.yes{color:#00684a}.part{color:#8a5a00}
 .no{color:#a33a00}.numbers{font-size:.78rem;margin-top:.3rem}.numbers td+td{white-space:nowrap}summary{cursor:pointer;color:#2f6f8f}
 h2{margin-top:2.2rem}.few{color:#555}
+@media(max-width:40rem){.findings>thead{display:none}.findings>tbody>tr>td{display:block;border:0;
+padding:.15rem 0}.findings>tbody>tr{display:block;border-bottom:1px solid #ddd;padding:.5rem 0}}
 @media print{details::details-content{content-visibility:visible;block-size:auto}body{margin:0;max-width:none}figure,tr{break-inside:avoid}}
 """
 CLASSES = {REPRODUCED: "yes", IN_PART: "part", NOT: "no"}
@@ -75,7 +77,7 @@ def _findings(title: str, head: str, found: list[Finding], *, verdicts: bool) ->
         for one in found
     )
     return (
-        f'<h2>{escape(title)}</h2><div class="wide"><table><thead><tr><th>section</th><th>{escape(head)}</th>'
+        f'<h2>{escape(title)}</h2><div class="wide"><table class="findings"><thead><tr><th>section</th><th>{escape(head)}</th>'
         f"<th>{'verdict' if verdicts else 'conclusion'}</th><th>what was found</th></tr></thead>"
         f"<tbody>{rows}</tbody></table></div>"
     )
