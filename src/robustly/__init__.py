@@ -43,6 +43,7 @@ _HOMES = {
     "RobustPoissonRegression": "glm.estimators",
     "compare": "comparison",
     "RobustLDA": "topics",
+    "RobustGaussianMixture": "mixture",
 }
 _MODULES = (
     "approx",
@@ -51,6 +52,7 @@ _MODULES = (
     "fit",
     "glm",
     "localized",
+    "mixture",
     "model",
     "persist",
     "predict",

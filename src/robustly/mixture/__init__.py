@@ -1,0 +1,5 @@
+"""Robust mixtures: clusters whose rows have scales of their own, so that outliers do not make clusters."""
+
+from robustly.mixture.estimator import RobustGaussianMixture
+
+__all__ = ["RobustGaussianMixture"]
