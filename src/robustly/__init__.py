@@ -44,6 +44,7 @@ _HOMES = {
     "compare": "comparison",
     "RobustLDA": "topics",
     "RobustGaussianMixture": "mixture",
+    "BayesianRobustGaussianMixture": "mixture",
 }
 _MODULES = (
     "approx",

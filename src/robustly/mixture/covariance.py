@@ -42,7 +42,9 @@ def factor(kind: str, covariances: np.ndarray) -> np.ndarray:
     """scikit-learn's `precisions_cholesky_`: upper factors of the inverses, in the public shape."""
     if not has_matrices(kind):
         if not np.all(covariances > 0) or not np.isfinite(covariances).all():
-            raise _collapsed(int(np.argmax(~(np.atleast_2d(covariances) > 0).reshape(len(covariances), -1).all(axis=1))))
+            raise _collapsed(
+                int(np.argmax(~(np.atleast_2d(covariances) > 0).reshape(len(covariances), -1).all(axis=1)))
+            )
         return 1.0 / np.sqrt(covariances)
     stack = covariances if kind == "full" else covariances[None]
     try:

@@ -77,9 +77,7 @@ class Run:
         return len(self.history)
 
 
-def run(
-    X: np.ndarray, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None
-) -> Run:
+def run(X: np.ndarray, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None) -> Run:
     """Climb from `start` until the mean log-likelihood moves by less than ``rules.tol``."""
     n, held = len(X), start
     seen = collect(X, held.kernel, fit_dof=rules.fit_dof)

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import ModelError
-from robustly.mixture.covariance import KINDS, public_shape
+from robustly.mixture.covariance import KINDS, has_matrices, public_shape
+from robustly.mixture.ecm import Components
 from robustly.mixture.start import STARTS, column_spread
+from robustly.mixture.variational import Prior
 
 RELATIVE_FLOOR = 1e-6
 
@@ -70,3 +72,55 @@ def check_given(model: Any, dim: int) -> dict[str, np.ndarray | None]:
     if weights is not None and (weights.min() < 0 or abs(weights.sum() - 1) > 1e-6):
         raise ModelError(f"weights_init are shares of 0 or more that add up to 1; these add up to {weights.sum():.6g}.")
     return found
+
+
+def read_prior(model: Any, whole: Components) -> Prior:
+    """The prior a user asked for, with what was left out taken from the body of all rows."""
+    dim, kind = whole.means.shape[1], model.covariance_type
+    process = model.weight_concentration_prior_type == "dirichlet_process"
+    if not process and model.weight_concentration_prior_type != "dirichlet_distribution":
+        raise ModelError(
+            'weight_concentration_prior_type is "dirichlet_process" or "dirichlet_distribution"; '
+            f"{model.weight_concentration_prior_type!r} came."
+        )
+    least = dim - 1.0 if has_matrices(kind) else 0.0
+    numbers = {
+        "weight_concentration_prior": (1.0 / model.n_components, 0.0),
+        "mean_precision_prior": (1.0, 0.0),
+        "degrees_of_freedom_prior": (float(dim), least),
+    }
+    read: dict[str, float] = {}
+    for name, (usual, above) in numbers.items():
+        value = getattr(model, name)
+        if value is not None and (not _number(value) or not above < value < np.inf):
+            raise ModelError(f"{name} is a number above {above:g} here; {value!r} came.")
+        read[name] = usual if value is None else float(value)
+    mean = whole.means[0] if model.mean_prior is None else np.array(model.mean_prior, dtype=float)
+    if mean.shape != (dim,) or not np.isfinite(mean).all():
+        raise ModelError(f"mean_prior is {dim} finite numbers, one for each column; shape {mean.shape} came.")
+    given = model.covariance_prior
+    shape = whole.covariances if kind == "tied" else whole.covariances[0]
+    if given is not None:
+        wanted, shape = np.shape(shape), np.array(given, dtype=float)
+        if shape.shape != wanted or not np.isfinite(shape).all() or not _is_positive(shape):
+            raise ModelError(
+                f'covariance_prior is positive (definite) and of shape {wanted} for covariance_type="{kind}"; '
+                f"shape {shape.shape} came."
+            )
+    return Prior(
+        kind,
+        process,
+        read["weight_concentration_prior"],
+        mean,
+        read["mean_precision_prior"],
+        read["degrees_of_freedom_prior"],
+        np.asarray(shape),
+        fit_dof=model.dof == "fit",
+        tied_dof=model.tied_dof,
+    )
+
+
+def _is_positive(shape: np.ndarray) -> bool:
+    if shape.ndim < 2:
+        return bool(np.all(shape > 0))
+    return bool(np.allclose(shape, shape.T)) and bool(np.linalg.eigvalsh(shape)[0] > 0)

@@ -40,7 +40,7 @@ def column_spread(X: np.ndarray) -> np.ndarray:
     others = spread[varies].min() if varies.any() else 0.0
     # A constant column says nothing; any scale will do, and one like the others' keeps the matrices well conditioned.
     fallback = np.where(size > 0, size, 1.0) if others == 0 else np.full(len(spread), others)
-    return np.where(varies, spread, np.maximum(fallback, np.finfo(float).tiny**0.25))
+    return np.where(varies, spread, np.maximum(fallback, np.finfo(float).tiny ** 0.25))
 
 
 def make_start(
@@ -49,7 +49,11 @@ def make_start(
     """Components to climb from; values in `given` (weights, means, precisions) replace those found."""
     if how == "robust":
         # Nothing is searched for that is given.
-        found = _robust(X, size, rules, random, dof) if given.get("means") is None else _around(X, given["means"], rules, dof)
+        found = (
+            _robust(X, size, rules, random, dof)
+            if given.get("means") is None
+            else _around(X, given["means"], rules, dof)
+        )
     else:
         found = from_shares(X, _shares(X, size, how, random), rules, dof)
     return with_given(found, given)
@@ -123,7 +127,8 @@ def _robust(X: np.ndarray, size: int, rules: Rules, random: np.random.RandomStat
     everyone = body(rows, rules)
     if size == 1:
         return replace(everyone, dofs=np.full(1, dof))
-    first = replace(rules, tol=1e-4, max_iter=FIRST_STEPS)
+    # One ν for all at first: with its own, a single component would take all outliers at once.
+    first = replace(rules, tied_dof=True, tol=1e-4, max_iter=FIRST_STEPS)
     heavy = FIRST_DOF if rules.fit_dof else dof
     best, top = None, (False, -np.inf)
     for turn in range(TRIES):
@@ -139,7 +144,7 @@ def _robust(X: np.ndarray, size: int, rules: Rules, random: np.random.RandomStat
         if best is None or value > top:
             best, top = found.components, value
     assert best is not None
-    return replace(best, dofs=np.full(size, dof))
+    return best if rules.fit_dof else replace(best, dofs=np.full(size, dof))
 
 
 def _view(rows: np.ndarray, everyone: Components, turn: int) -> np.ndarray:
