@@ -35,6 +35,7 @@ _HOMES = {
     "Quadrature": "approx",
     "QMC": "approx",
     "GaussianVI": "approx",
+    "MeanField": "approx",
     "LDA": "topics",
     "Family": "glm.families",
     "RobustGLM": "glm.estimators",

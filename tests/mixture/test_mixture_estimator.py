@@ -82,8 +82,12 @@ def test_hard_rows_give_finite_answers_or_a_clear_error(make, kind, rng):
     model = rb.RobustGaussianMixture(3, covariance_type=kind, random_state=0, max_iter=100)
     try:
         model.fit(X)
-    except rb.RobustlyError as error:
-        assert len(str(error)) > 40
+    except rb.FitError as error:
+        complaint = str(error)
+    else:
+        complaint = ""
+    if complaint:
+        assert "has collapsed" in complaint
         return
     for name in (
         "weights_",
@@ -103,7 +107,7 @@ def test_hard_rows_give_finite_answers_or_a_clear_error(make, kind, rng):
 
 
 def test_rows_of_any_size_are_fitted_the_same(rng):
-    X, labels = clusters(rng)
+    X, _ = clusters(rng)
     for scale in (1e12, 1e-12):
         model = rb.RobustGaussianMixture(3, random_state=0).fit(X * scale)
         plain = rb.RobustGaussianMixture(3, random_state=0).fit(X)

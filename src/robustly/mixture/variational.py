@@ -161,7 +161,7 @@ def divergence(prior: Prior, held: Posterior) -> float:
 
 def update(prior: Prior, held: Posterior, seen: Statistics, dofs: np.ndarray) -> Posterior:
     """The best beliefs given the rows' labels and scales."""
-    size, dim = held.means.shape
+    dim = held.means.shape[1]
     mass, weight = seen.mass, seen.weight
     precision = prior.mean_precision + weight
     # About the current means μ: Σ r u (x − m_new)… with everything written as differences from them.
