@@ -2,5 +2,6 @@
 
 from robustly.mixture.bayesian import BayesianRobustGaussianMixture
 from robustly.mixture.estimator import RobustGaussianMixture
+from robustly.mixture.plots import plot_bic, plot_mixture
 
-__all__ = ["BayesianRobustGaussianMixture", "RobustGaussianMixture"]
+__all__ = ["BayesianRobustGaussianMixture", "RobustGaussianMixture", "plot_bic", "plot_mixture"]

@@ -12,7 +12,7 @@ from robustly.errors import ConvergenceWarning, DataError
 from robustly.mixture import covariance
 from robustly.mixture.ecm import Rules
 from robustly.mixture.fitted import FittedMixture
-from robustly.mixture.passes import collect
+from robustly.mixture.passes import collect, on_one_thread
 from robustly.mixture.settings import check_settings, floor_of, read_prior
 from robustly.mixture.start import body, make_start
 from robustly.mixture.variational import Belief, Posterior, climb, covariances, expected_weights
@@ -116,6 +116,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
         self.verbose = verbose
         self.verbose_interval = verbose_interval
 
+    @on_one_thread
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit to rows `X` (n, d); `y` is not looked at."""
         check_settings(self)
@@ -171,7 +172,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
                 f"max_iter: {self.max_iter} steps were not enough; the bound per row still moved by more than "
                 f"{self.tol:g} in the last one. Raise max_iter or tol.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _report(self, step: int, change: float) -> None:

@@ -12,6 +12,7 @@ from robustly.errors import ConvergenceWarning, DataError
 from robustly.mixture import covariance
 from robustly.mixture.ecm import Components, Rules, Run, run
 from robustly.mixture.fitted import FittedMixture
+from robustly.mixture.passes import on_one_thread
 from robustly.mixture.settings import check_given, check_settings, floor_of
 from robustly.mixture.start import body, is_sound, make_start
 
@@ -115,6 +116,7 @@ class RobustGaussianMixture(FittedMixture):
         self.verbose = verbose
         self.verbose_interval = verbose_interval
 
+    @on_one_thread
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit to rows `X` (n, d); `y` is not looked at."""
         check_settings(self)
@@ -163,7 +165,7 @@ class RobustGaussianMixture(FittedMixture):
                 f"max_iter: {self.max_iter} steps were not enough; the log-likelihood per row still moved by {moved:.1e} in "
                 f"the last one (tol is {self.tol:g}). Raise max_iter or tol, or try fewer components.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
 
     def _report(self, step: int, change: float) -> None:
