@@ -70,8 +70,8 @@ class RobustGaussianMixture(FittedMixture):
     >>> rng = np.random.default_rng(0)
     >>> X = np.concatenate([rng.normal(size=(100, 2)), rng.normal(size=(100, 2)) + [8, 0], rng.uniform(-30, 30, (20, 2))])
     >>> model = rb.RobustGaussianMixture(2, random_state=0).fit(X)
-    >>> np.sort(model.means_[:, 0]).round(0).tolist(), bool(len(model.outliers(fdr=0.05)) > 10)
-    ([0.0, 8.0], True)
+    >>> np.sort(model.means_[:, 0]).round().astype(int).tolist(), bool(len(model.outliers(fdr=0.05)) > 10)
+    ([0, 8], True)
 
     References
     ----------
