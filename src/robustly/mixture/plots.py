@@ -74,7 +74,8 @@ def plot_mixture(
                 )
             )
         axis.plot([], [], color=colour, lw=1.4, label=f"{model.weights_[k]:.0%}, {tails}")
-    axis.scatter(*rows[outlier][:, pair].T, s=26, marker="x", color=OUTLIER, lw=1.1, label=f"{outlier.sum()} outliers")
+    apart = rows[outlier][:, pair]
+    axis.scatter(apart[:, 0], apart[:, 1], s=26, marker="x", color=OUTLIER, lw=1.1, label=f"{outlier.sum()} outliers")
     names = getattr(model, "feature_names_in_", [f"column {c}" for c in range(dim)])
     axis.set_xlabel(str(names[pair[0]]))
     axis.set_ylabel(str(names[pair[1]]))
