@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from robustly import persist
 from robustly.diagnose import benjamini_hochberg
-from robustly.errors import DataError, ModelError
+from robustly.errors import DataError, ModelError, PersistError
 from robustly.mixture import covariance
 from robustly.mixture.passes import Kernel, RowsSeen, distances_to_own, log_densities, see, shares
 
@@ -201,6 +201,8 @@ def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> FittedMix
     from robustly import mixture
 
     known = {made.__name__: made for made in (mixture.RobustGaussianMixture, mixture.BayesianRobustGaussianMixture)}
+    if meta["class"] not in known:
+        raise PersistError(f"the file holds a {meta['class']}, which this robustly does not know. Upgrade robustly.")
     model = known[meta["class"]](**meta["parameters"])
     for name, value in {**meta["values"], **arrays}.items():
         setattr(model, name, value)
