@@ -14,6 +14,8 @@ kind                       model                                                
 ``normal_t``               :math:`y_i = \mathrm{loc} + \mathrm{scale}\, t_\mathrm{dof}`      ``loc``, ``scale``, ``dof``
 ``beta_binomial``          :math:`y_i \sim \mathrm{Bin}(n_i, p_i), p_i \sim \mathrm{Beta}`   ``concentration1``,
                                                                                              ``concentration0``
+``t_mixture``              :math:`y_i = m_{z_i} + t_\mathrm{dof}`, vectors in `components`      ``means``, ``dof``
+                           clusters; `start` and `unit` are where fits begin
 =========================  ================================================================  =======================
 """
 
@@ -125,3 +127,13 @@ def quine(seed: int = 0) -> Problem:
         "scale": 0.98478729,
     }
     return Problem("quine", "poisson_lognormal", {"x": x, "y": frame["Days"].to_numpy(float)}, {}, reference)
+
+
+@problem
+def t_mixture(n: int = 1000, d: int = 5, components: int = 8, dof: float = 5.0, seed: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+    means = 6.0 * rng.normal(size=(components, d))
+    normal = rng.normal(size=(n, d)) / np.sqrt(rng.chisquare(dof, n) / dof)[:, None]
+    y = means[rng.integers(components, size=n)] + normal
+    start = means + 0.3 * rng.normal(size=means.shape)
+    return Problem("t_mixture", "t_mixture", {"y": y, "start": start, "unit": np.eye(d)}, {"means": means, "dof": dof})

@@ -35,6 +35,7 @@ _HOMES = {
     "Quadrature": "approx",
     "QMC": "approx",
     "GaussianVI": "approx",
+    "MeanField": "approx",
     "LDA": "topics",
     "Family": "glm.families",
     "RobustGLM": "glm.estimators",
@@ -43,6 +44,8 @@ _HOMES = {
     "RobustPoissonRegression": "glm.estimators",
     "compare": "comparison",
     "RobustLDA": "topics",
+    "RobustGaussianMixture": "mixture",
+    "BayesianRobustGaussianMixture": "mixture",
 }
 _MODULES = (
     "approx",
@@ -51,6 +54,7 @@ _MODULES = (
     "fit",
     "glm",
     "localized",
+    "mixture",
     "model",
     "persist",
     "predict",

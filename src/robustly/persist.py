@@ -31,6 +31,7 @@ KINDS: dict[str, str] = {
     "conjugate": "robustly.conjugate.result:from_saved",
     "glm": "robustly.glm.keeping:from_saved",
     "glm_estimator": "robustly.glm.estimators:load_estimator",
+    "mixture": "robustly.mixture.fitted:from_saved",
 }
 
 

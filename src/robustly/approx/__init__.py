@@ -4,10 +4,11 @@ from robustly.approx.base import Approximation
 from robustly.approx.exact import Exact
 from robustly.approx.gaussian import GaussianVI
 from robustly.approx.laplace import Laplace
+from robustly.approx.meanfield import MeanField
 from robustly.approx.qmc import QMC
 from robustly.approx.quadrature import Quadrature
 
-__all__ = ["QMC", "Approximation", "Exact", "GaussianVI", "Laplace", "Quadrature", "default_approximation"]
+__all__ = ["QMC", "Approximation", "Exact", "GaussianVI", "Laplace", "MeanField", "Quadrature", "default_approximation"]
 
 
 def default_approximation(model) -> Approximation:  # type: ignore[no-untyped-def]

@@ -1,0 +1,211 @@
+"""What can be asked of a fitted mixture? Labels, densities, draws, rows that do not belong, and a file to keep it in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from robustly import persist
+from robustly.diagnose import benjamini_hochberg
+from robustly.errors import DataError, ModelError, PersistError
+from robustly.mixture import covariance
+from robustly.mixture.passes import Kernel, RowsSeen, distances_to_own, log_densities, see, shares
+
+# Squares of larger numbers overflow when they are added up.
+LARGEST_VALUE = 1e140
+
+
+class FittedMixture(DensityMixin, BaseEstimator):
+    """The part of a mixture that uses its components; fitting is in the subclasses."""
+
+    n_components: int
+    covariance_type: str
+    random_state: Any
+    weights_: np.ndarray
+    means_: np.ndarray
+    covariances_: np.ndarray
+    precisions_cholesky_: np.ndarray
+    dofs_: np.ndarray
+    core_spread_: np.ndarray
+    surprise_: np.ndarray
+    tail_probabilities_: np.ndarray
+    converged_: bool
+    n_iter_: int
+    lower_bound_: float
+    history_: list[float]
+
+    @property
+    def precisions_(self) -> np.ndarray:
+        """Inverses of `covariances_`."""
+        self._check_fitted()
+        return covariance.precisions_of(self.covariance_type, self.precisions_cholesky_)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable component of every row."""
+        return see(self._read_new(X), self._kernel()).label
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """The probability of every component for every row, (n, K)."""
+        return shares(log_densities(self._read_new(X), self._kernel()).T)[1].T
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """Log density of every row."""
+        return see(self._read_new(X), self._kernel()).evidence
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log density of the rows."""
+        return float(self.score_samples(X).mean())
+
+    def surprise(self, X: Any) -> np.ndarray:
+        """Minus the log density of every row: large for rows that do not belong."""
+        return -self.score_samples(X)
+
+    def tail_probabilities(self, X: Any) -> np.ndarray:
+        r"""How probable a row at least as far from the nearest component is, if all rows came from the components' cores.
+
+        A core is a normal with the component's mean and its scale matrix times `core_spread_`, chosen so that half of
+        the component's rows lie within the normal's median distance: the tails have no say in it.
+        """
+        return self._tails(see(self._read_new(X), self._kernel(), self.core_spread_))
+
+    def outliers(self, fdr: float | None = None, level: float | None = None, *, X: Any = None) -> np.ndarray:
+        """Rows that do not belong, farthest first: of the fitted data, or of `X`.
+
+        Rows are judged by the components' *cores* (see :meth:`tail_probabilities`): under the heavy-tailed law itself
+        hardly anything is surprising, which is what made the fit robust. With `fdr` (0.05 if nothing is given), the list
+        holds an expected share of at most `fdr` rows that do belong, as far as rows that belong are normal about their
+        component. If the components themselves have heavy tails, the list is long; read it as a ranking. With `level`,
+        all rows with a smaller tail probability.
+        """
+        self._check_fitted()
+        if fdr is not None and level is not None:
+            raise ModelError("outliers takes fdr= or level=, not both.")
+        tail = self.tail_probabilities_ if X is None else self.tail_probabilities(X)
+        surprise = self.surprise_ if X is None else self.surprise(X)
+        if level is None:
+            chosen = benjamini_hochberg(tail, 0.05 if fdr is None else fdr)
+        elif 0 < level < 1:
+            chosen = np.flatnonzero(tail < level)
+        else:
+            raise ModelError(f"level is a probability between 0 and 1; {level} came.")
+        return chosen[np.lexsort((-surprise[chosen], tail[chosen]))]
+
+    def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
+        """New rows and the components they came from, component by component."""
+        self._check_fitted()
+        if n_samples < 1:
+            raise ModelError(f"sample() needs n_samples of 1 or more; {n_samples} came.")
+        random = check_random_state(self.random_state)
+        counts = random.multinomial(n_samples, self.weights_)
+        size, dim = self.means_.shape
+        shape = covariance.matrices(self.covariance_type, self.covariances_, size, dim)
+        rows = []
+        for mean, matrix, dof, count in zip(self.means_, shape, self.dofs_, counts):
+            normal = random.standard_normal((count, dim)) @ np.linalg.cholesky(matrix).T
+            pull = random.chisquare(dof, count) / dof if np.isfinite(dof) else np.ones(count)
+            rows.append(mean + normal / np.sqrt(pull)[:, None])
+        return np.concatenate(rows), np.repeat(np.arange(size), counts)
+
+    def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
+        """Fit, and give the most probable component of every row."""
+        return self.fit(X).predict(X)  # type: ignore[attr-defined]
+
+    # ------------------------------------------------------------------ reading and keeping
+
+    def _kernel(self) -> Kernel:
+        """The predictive density of the fitted components."""
+        size, dim = self.means_.shape
+        white = covariance.whitener(self.covariance_type, self.precisions_cholesky_, size, dim)
+        with np.errstate(divide="ignore"):
+            return Kernel(np.log(self.weights_), self.means_, white, self.dofs_)
+
+    def _read(self, X: Any, *, reset: bool) -> np.ndarray:
+        matrix = validate_data(self, X, dtype=np.float64, reset=reset, order="C")
+        largest = max(float(matrix.max()), -float(matrix.min()))
+        if largest > LARGEST_VALUE:
+            row, column = np.unravel_index(int(np.argmax(np.abs(matrix))), matrix.shape)
+            raise DataError(
+                f"X holds {matrix[row, column]:.3g} in row {row}, column {column}, whose square is out of range. Divide "
+                "the columns by a common scale first."
+            )
+        return matrix
+
+    def _read_new(self, X: Any) -> np.ndarray:
+        self._check_fitted()
+        return self._read(X, reset=False)
+
+    def _check_fitted(self) -> None:
+        check_is_fitted(self, "weights_")
+
+    def _tails(self, seen: RowsSeen) -> np.ndarray:
+        return stats.chi2(self.means_.shape[1]).sf(seen.nearest)
+
+    def _judge(self, X: np.ndarray) -> None:
+        """Set what is known of the fitted rows: their surprise, the cores, the tail probabilities."""
+        kernel = self._kernel()
+        self.core_spread_ = core_spread(X, kernel)
+        seen = see(X, kernel, self.core_spread_)
+        self.surprise_ = -seen.evidence
+        self.tail_probabilities_ = self._tails(seen)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Keep the fitted mixture in one file without code in it; ``rb.load(path)`` gives it back."""
+        self._check_fitted()
+        parameters = {}
+        for name, value in self.get_params(deep=False).items():
+            if name == "random_state" and not isinstance(value, int | None):
+                value = None  # a generator's state is not part of the result
+            if isinstance(value, np.ndarray | np.generic):
+                value = value.tolist()
+            parameters[name] = value
+        fitted = {name: value for name, value in vars(self).items() if name.endswith("_") and not name.startswith("_")}
+        arrays = {name: value for name, value in fitted.items() if isinstance(value, np.ndarray)}
+        names = arrays.pop("feature_names_in_", None)
+        plain = {n: v for n, v in fitted.items() if not isinstance(v, np.ndarray)}
+        meta = {
+            "class": type(self).__name__,
+            "parameters": parameters,
+            "values": plain,
+            "names": None if names is None else [str(name) for name in names],
+        }
+        return persist.write(path, "mixture", meta, arrays)
+
+
+def core_spread(X: np.ndarray, kernel: Kernel) -> np.ndarray:
+    r"""By how much the normal core of each component is wider than its scale matrix.
+
+    Half of the rows that belong to a component lie within the median of :math:`\chi^2_d`; outliers among them make the
+    core look a little wider than it is, so the tail probabilities err on the safe side. Components with fewer rows than
+    twice the columns keep their scale matrix.
+    """
+    label, own = distances_to_own(X, kernel)
+    dim = kernel.means.shape[1]
+    middle = stats.chi2(dim).median()
+    found = np.ones(len(kernel.means))
+    for k in np.flatnonzero(np.isfinite(kernel.dofs)):
+        mine = own[label == k]
+        if len(mine) >= 2 * dim + 1 and np.median(mine) > 0:
+            found[k] = np.median(mine) / middle
+    return found
+
+
+def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> FittedMixture:
+    """Rebuild a saved mixture."""
+    from robustly import mixture
+
+    known = {made.__name__: made for made in (mixture.RobustGaussianMixture, mixture.BayesianRobustGaussianMixture)}
+    if meta["class"] not in known:
+        raise PersistError(f"the file holds a {meta['class']}, which this robustly does not know. Upgrade robustly.")
+    model = known[meta["class"]](**meta["parameters"])
+    for name, value in {**meta["values"], **arrays}.items():
+        setattr(model, name, value)
+    if meta["names"] is not None:
+        model.feature_names_in_ = np.array(meta["names"], dtype=object)
+    return model

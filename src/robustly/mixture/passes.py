@@ -1,0 +1,290 @@
+r"""What do the rows say of the components? One pass over blocks of rows, with sums that add up.
+
+A component is a multivariate t: normal with a precision scale :math:`u_i \sim \mathrm{Gamma}(\nu/2, \nu/2)` of each row's
+own. With :math:`u_i` integrated out and :math:`\delta` the squared distance of a row from a component,
+
+.. math::
+    \log t = c_\nu + \log|U| - \tfrac{\nu + d}{2} \log(1 + \delta/\nu), \qquad
+    \mathrm E[u \mid \delta] = \frac{\nu + d}{\nu + \delta}, \qquad
+    \frac{\partial \log t}{\partial \nu} = \tfrac12\bigl[\psi(\tfrac{\nu+d}2) - \psi(\tfrac\nu2) + 1
+    - \log(1 + \delta/\nu) - u\bigr],
+
+and :math:`\nu = \infty` is the normal. A block's arrays fit the cache and are used again for the next; nothing of the
+size rows × components × columns is ever held. The variational posterior of :mod:`robustly.mixture.bayesian` needs the same
+sums with a constant added to each distance and each log density, so it is read by the same pass.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from scipy.special import digamma, gammaln, polygamma
+from threadpoolctl import ThreadpoolController
+
+from robustly.mixture.covariance import half_log_det
+
+BLOCK_NUMBERS = 1 << 18
+LOG_TWO_PI = float(np.log(2.0 * np.pi))
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@functools.cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def on_one_thread(function: F) -> F:
+    """Run `function` with matrix products on one thread.
+
+    Blocks are small: threads spend more time waiting for each other than they save, and on a busy machine thirty times
+    more.
+    """
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _libraries().limit(limits=1, user_api="blas"):
+            return function(*args, **kwargs)
+
+    return run  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a row's log density under each component is computed from."""
+
+    log_weights: np.ndarray
+    means: np.ndarray
+    white: np.ndarray
+    dofs: np.ndarray
+    inflation: np.ndarray | float = 0.0
+    """Added to every squared distance: the uncertainty of a mean that is not known."""
+    shift: np.ndarray | float = 0.0
+    """Added to every log density."""
+
+    @property
+    def constants(self) -> np.ndarray:
+        """Log density of each component where the distance is zero, weight included."""
+        dim = self.means.shape[1]
+        return self.log_weights + half_log_det(self.white) + self.shift + log_start(self.dofs, dim)
+
+
+def log_start(dofs: np.ndarray, dim: int) -> np.ndarray:
+    """log Γ((ν+d)/2) − log Γ(ν/2) − d/2 log(νπ); the normal's −d/2 log 2π at ν = ∞."""
+    found = np.full(len(dofs), -0.5 * dim * LOG_TWO_PI)
+    finite = np.isfinite(dofs)
+    nu = dofs[finite]
+    found[finite] = gammaln(0.5 * (nu + dim)) - gammaln(0.5 * nu) - 0.5 * dim * np.log(np.pi * nu)
+    return found
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Sums over rows. Moments are about the components' current means, where nothing cancels."""
+
+    log_likelihood: float
+    mass: np.ndarray
+    """Σ r, (K,): rows in each component."""
+    weight: np.ndarray
+    """Σ r u, (K,)."""
+    first: np.ndarray
+    """Σ r u (x − μ), (K, d)."""
+    scatter: np.ndarray
+    """Σ r u (x − μ)(x − μ)ᵀ, (K, d, d), or its diagonal (K, d)."""
+    slope: np.ndarray
+    """∂ log-likelihood / ∂ν, (K,); where ν = ∞, the slope in 1/ν."""
+    curve: np.ndarray
+    """Second derivatives in ν (K,); its last entry, K + 1 in all, is the one for a ν that all components share."""
+
+    def __add__(self, other: Statistics) -> Statistics:
+        return Statistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+
+class Pass:
+    """A kernel laid out over blocks: distances and log densities of a block at a time."""
+
+    def __init__(self, kernel: Kernel, rows: int) -> None:
+        self.kernel = kernel
+        size, dim = kernel.means.shape
+        self.dim = dim
+        self.block = int(max(1, min(rows, max(256, BLOCK_NUMBERS // (size * dim)))))
+        self.constants = kernel.constants[:, None]
+        finite = np.isfinite(kernel.dofs)
+        self.finite, self.all_finite, self.none_finite = finite, bool(finite.all()), not finite.any()
+        nu = np.where(finite, kernel.dofs, 1.0)[:, None]
+        self.inverse = np.where(finite[:, None], 1.0 / nu, 0.0)
+        self.power = np.where(finite[:, None], 0.5 * (nu + dim), 0.0)
+        self.half = np.where(finite[:, None], 0.0, 0.5)
+        self.inflation = np.broadcast_to(kernel.inflation, (size,))
+        self.off = np.empty((size, dim, self.block))
+        self.spun = np.empty((dim, self.block))
+        self.distance = np.empty((size, self.block))
+
+    def blocks(self, X: np.ndarray) -> Iterator[tuple[slice, np.ndarray]]:
+        """Slices of rows with each block laid out column by column."""
+        for start in range(0, len(X), self.block):
+            part = slice(start, min(start + self.block, len(X)))
+            yield part, np.ascontiguousarray(X[part].T)
+
+    def look(self, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+        """Log densities (K, B) with weights, squared distances, and log(1 + δ/ν), None if all are normal."""
+        count = columns.shape[1]
+        distance, spun = self.distance[:, :count], self.spun[:, :count]
+        for k, (mean, white) in enumerate(zip(self.kernel.means, self.kernel.white)):
+            off = self.off[k, :, :count]
+            np.subtract(columns, mean[:, None], out=off)
+            if white.ndim == 2:
+                np.matmul(white.T, off, out=spun)
+            else:
+                np.multiply(off, white[:, None], out=spun)
+            np.einsum("ij,ij->j", spun, spun, out=distance[k])
+            if self.inflation[k]:
+                distance[k] += self.inflation[k]
+        if self.none_finite:
+            return self.constants - 0.5 * distance, distance, None
+        logs = distance * self.inverse
+        np.log1p(logs, out=logs)
+        density = self.constants - self.power * logs
+        if not self.all_finite:
+            density -= self.half * distance
+        return density, distance, logs
+
+
+def shares(density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Log density of each row, and the components' shares in it (in place of `density`)."""
+    top = density.max(axis=0)
+    density -= top
+    np.exp(density, out=density)
+    total = density.sum(axis=0)
+    density /= total
+    return top + np.log(total), density
+
+
+def collect(X: np.ndarray, kernel: Kernel, *, fit_dof: bool) -> Statistics:
+    """All sums that one step of the fit needs."""
+    over = Pass(kernel, len(X))
+    rates = DofRates(kernel.dofs, over.dim) if fit_dof else None
+    total: Statistics | None = None
+    for _, columns in over.blocks(X):
+        found = _block(over, columns, rates)
+        total = found if total is None else total + found
+    assert total is not None
+    return total
+
+
+def _block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> Statistics:
+    density, distance, logs = over.look(columns)
+    evidence, share = shares(density)
+    size, dim = over.kernel.means.shape
+    count = columns.shape[1]
+    if logs is None:
+        pull, weight = None, share
+    else:
+        # u = (ν + d)/(ν + δ), one where ν is infinite
+        pull = (1.0 + dim * over.inverse) / (1.0 + over.inverse * distance)
+        weight = share * pull
+    first = np.empty((size, dim))
+    scatter = np.empty((size, dim, dim) if over.kernel.white.ndim == 3 else (size, dim))
+    weighed = over.spun[:, :count]
+    for k in range(size):
+        off = over.off[k, :, :count]
+        np.multiply(off, weight[k], out=weighed)
+        first[k] = weighed.sum(axis=1)
+        if scatter.ndim == 3:
+            np.matmul(weighed, off.T, out=scatter[k])
+        else:
+            np.einsum("ij,ij->i", weighed, off, out=scatter[k])
+    slope, curve = np.zeros(size), np.zeros(size + 1)
+    if rates is not None:
+        slope, curve = rates.sums(share, distance, logs, pull)
+    return Statistics(float(evidence.sum()), share.sum(axis=1), weight.sum(axis=1), first, scatter, slope, curve)
+
+
+class DofRates:
+    r"""First and second derivatives of the rows' log-likelihood in each :math:`\nu`, all else held.
+
+    With :math:`g = \partial\log t/\partial\nu` the second derivative of a row is :math:`r g' + r(1 - r)g^2` for a
+    component's own :math:`\nu`, and :math:`\sum_k r_k(g_k' + g_k^2) - (\sum_k r_k g_k)^2` for a common one.
+    """
+
+    def __init__(self, dofs: np.ndarray, dim: int) -> None:
+        self.finite = np.isfinite(dofs)[:, None]
+        self.nu = nu = np.where(self.finite, dofs[:, None], 1.0)
+        self.dim = dim
+        self.level = 1.0 + digamma(0.5 * (nu + dim)) - digamma(0.5 * nu)
+        self.bend = 0.5 * (polygamma(1, 0.5 * (nu + dim)) - polygamma(1, 0.5 * nu)) + 1.0 / nu
+
+    def sums(
+        self, share: np.ndarray, distance: np.ndarray, logs: np.ndarray | None, pull: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Slopes (K,) and curvatures (K + 1,) of a block."""
+        if logs is None or pull is None or not self.finite.all():
+            d = self.dim
+            at_normal = 0.25 * distance * (distance - 2.0 * d) + 0.25 * d * (d - 2.0)
+        if logs is None or pull is None:
+            return np.einsum("kb,kb->k", share, at_normal), np.zeros(len(self.nu) + 1)
+        rate = 0.5 * (self.level - logs - pull)
+        if not self.finite.all():
+            rate = np.where(self.finite, rate, 0.0)
+        part = share * rate
+        slope = part.sum(axis=1)
+        bend = 0.5 * (self.bend - pull * (2.0 - pull) / (self.nu + self.dim))
+        own = np.einsum("kb,kb->k", share, bend)
+        squares = np.einsum("kb,kb->k", part, rate)
+        curve = np.append(own + squares - np.einsum("kb,kb->k", part, part), 0.0)
+        together = part.sum(axis=0)
+        curve[-1] = own.sum() + squares.sum() - together @ together
+        if not self.finite.all():
+            slope = np.where(self.finite[:, 0], slope, np.einsum("kb,kb->k", share, at_normal))
+        return slope, curve
+
+
+@dataclass(frozen=True)
+class RowsSeen:
+    """What each row gets from fitted components."""
+
+    evidence: np.ndarray
+    """Log density, (n,)."""
+    nearest: np.ndarray
+    """Squared distance from the nearest component, as `spread` measures it, (n,)."""
+    label: np.ndarray
+    """The most probable component, (n,)."""
+
+
+@on_one_thread
+def see(X: np.ndarray, kernel: Kernel, spread: np.ndarray | None = None) -> RowsSeen:
+    """Evidence, label and least distance of every row; distances from component k are divided by ``spread[k]``."""
+    over = Pass(kernel, len(X))
+    found = RowsSeen(np.empty(len(X)), np.empty(len(X)), np.empty(len(X), dtype=np.int64))
+    per = np.ones((len(kernel.means), 1)) if spread is None else spread[:, None]
+    for part, columns in over.blocks(X):
+        density, distance, _ = over.look(columns)
+        found.label[part] = density.argmax(axis=0)
+        found.nearest[part] = (distance / per).min(axis=0)
+        found.evidence[part] = shares(density)[0]
+    return found
+
+
+@on_one_thread
+def distances_to_own(X: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, np.ndarray]:
+    """The most probable component of each row and the squared distance from it."""
+    over = Pass(kernel, len(X))
+    label, own = np.empty(len(X), dtype=np.int64), np.empty(len(X))
+    for part, columns in over.blocks(X):
+        density, distance, _ = over.look(columns)
+        label[part] = density.argmax(axis=0)
+        own[part] = np.take_along_axis(distance, label[part][None], axis=0)[0]
+    return label, own
+
+
+@on_one_thread
+def log_densities(X: np.ndarray, kernel: Kernel) -> np.ndarray:
+    """Log density of every row under every component, weights included, (n, K)."""
+    over = Pass(kernel, len(X))
+    found = np.empty((len(X), len(kernel.means)))
+    for part, columns in over.blocks(X):
+        found[part] = over.look(columns)[0].T
+    return found

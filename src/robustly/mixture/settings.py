@@ -1,0 +1,126 @@
+"""Are a mixture's settings ones it can follow? Checked before any work, each complaint with what was expected."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from robustly.errors import ModelError
+from robustly.mixture.covariance import KINDS, has_matrices, public_shape
+from robustly.mixture.ecm import Components
+from robustly.mixture.start import STARTS, column_spread
+from robustly.mixture.variational import Prior
+
+RELATIVE_FLOOR = 1e-6
+
+
+def check_settings(model: Any) -> None:
+    """Raise a ModelError for a setting that cannot be followed."""
+    for name, least in (("n_components", 1), ("max_iter", 0), ("n_init", 1), ("verbose_interval", 1)):
+        value = getattr(model, name)
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+            raise ModelError(f"{name} is a whole number of {least} or more; {value!r} came.")
+    if model.covariance_type not in KINDS:
+        raise ModelError(f"covariance_type is one of {', '.join(KINDS)}; {model.covariance_type!r} came.")
+    if model.init_params not in STARTS:
+        raise ModelError(f"init_params is one of {', '.join(STARTS)}; {model.init_params!r} came.")
+    if not _number(model.tol) or not 0 <= model.tol < np.inf:
+        raise ModelError(f"tol is a number of 0 or more; {model.tol!r} came.")
+    if model.reg_covar is not None and (not _number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
+        raise ModelError(f"reg_covar is None or a number of 0 or more; {model.reg_covar!r} came.")
+    if model.dof != "fit" and (not _number(model.dof) or not model.dof > 0):
+        raise ModelError(f'dof is "fit", a positive number, or numpy.inf for a Gaussian mixture; {model.dof!r} came.')
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value))
+
+
+def floor_of(X: np.ndarray, kind: str, reg_covar: float | None) -> np.ndarray:
+    """What is added to the variances of each column."""
+    if reg_covar is not None:
+        return np.full(X.shape[1], float(reg_covar))
+    variance = column_spread(X) ** 2
+    if kind == "spherical":
+        variance = np.full(X.shape[1], np.median(variance))
+    return RELATIVE_FLOOR * variance
+
+
+def check_given(model: Any, dim: int) -> dict[str, np.ndarray | None]:
+    """The user's start values as arrays, in their shapes."""
+    size = model.n_components
+    shapes = {
+        "weights": (size,),
+        "means": (size, dim),
+        "precisions": public_shape(model.covariance_type, size, dim),
+    }
+    found: dict[str, np.ndarray | None] = {}
+    for name, shape in shapes.items():
+        value = getattr(model, f"{name}_init")
+        if value is None:
+            found[name] = None
+            continue
+        array = np.array(value, dtype=float)
+        if array.shape != shape or not np.isfinite(array).all():
+            raise ModelError(
+                f"{name}_init is an array of shape {shape} of finite numbers here; one of shape {array.shape} came."
+            )
+        found[name] = array
+    weights = found["weights"]
+    if weights is not None and (weights.min() < 0 or abs(weights.sum() - 1) > 1e-6):
+        raise ModelError(f"weights_init are shares of 0 or more that add up to 1; these add up to {weights.sum():.6g}.")
+    return found
+
+
+def read_prior(model: Any, whole: Components) -> Prior:
+    """The prior a user asked for, with what was left out taken from the body of all rows."""
+    dim, kind = whole.means.shape[1], model.covariance_type
+    process = model.weight_concentration_prior_type == "dirichlet_process"
+    if not process and model.weight_concentration_prior_type != "dirichlet_distribution":
+        raise ModelError(
+            'weight_concentration_prior_type is "dirichlet_process" or "dirichlet_distribution"; '
+            f"{model.weight_concentration_prior_type!r} came."
+        )
+    least = dim - 1.0 if has_matrices(kind) else 0.0
+    numbers = {
+        "weight_concentration_prior": (1.0 / model.n_components, 0.0),
+        "mean_precision_prior": (1.0, 0.0),
+        "degrees_of_freedom_prior": (float(dim), least),
+    }
+    read: dict[str, float] = {}
+    for name, (usual, above) in numbers.items():
+        value = getattr(model, name)
+        if value is not None and (not _number(value) or not above < value < np.inf):
+            raise ModelError(f"{name} is a number above {above:g} here; {value!r} came.")
+        read[name] = usual if value is None else float(value)
+    mean = whole.means[0] if model.mean_prior is None else np.array(model.mean_prior, dtype=float)
+    if mean.shape != (dim,) or not np.isfinite(mean).all():
+        raise ModelError(f"mean_prior is {dim} finite numbers, one for each column; shape {mean.shape} came.")
+    given = model.covariance_prior
+    shape = whole.covariances if kind == "tied" else whole.covariances[0]
+    if given is not None:
+        wanted, shape = np.shape(shape), np.array(given, dtype=float)
+        if shape.shape != wanted or not np.isfinite(shape).all() or not _is_positive(shape):
+            raise ModelError(
+                f'covariance_prior is positive (definite) and of shape {wanted} for covariance_type="{kind}"; '
+                f"shape {shape.shape} came."
+            )
+    return Prior(
+        kind,
+        process,
+        read["weight_concentration_prior"],
+        mean,
+        read["mean_precision_prior"],
+        read["degrees_of_freedom_prior"],
+        np.asarray(shape),
+        fit_dof=model.dof == "fit",
+        tied_dof=model.tied_dof,
+    )
+
+
+def _is_positive(shape: np.ndarray) -> bool:
+    if shape.ndim < 2:
+        return bool(np.all(shape > 0))
+    return bool(np.allclose(shape, shape.T)) and bool(np.linalg.eigvalsh(shape)[0] > 0)
