@@ -10,8 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 import robustly as rb
+from robustly import native
 from robustly.errors import DataError, PersistError
-from robustly.topics import LDA, Corpus, RobustLDA, plot_burstiness, plot_topics, special
+from robustly.topics import LDA, Corpus, RobustLDA, plot_burstiness, plot_topics
 from robustly.topics.commands import app
 
 run = CliRunner()
@@ -133,12 +134,12 @@ def test_the_command_line_loads_no_compiler_to_print_its_help():
 
 
 def test_kernels_work_where_compiled_code_cannot_be_kept(monkeypatch):
-    real = special.numba.njit
+    real = native.numba.njit
 
     def nowhere(*args, cache=False, **options):
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
         return real(*args, **options)
 
-    monkeypatch.setattr(special.numba, "njit", nowhere)
-    assert special.compiled()(lambda x: x + 1)(2) == 3
+    monkeypatch.setattr(native.numba, "njit", nowhere)
+    assert native.compiled()(lambda x: x + 1)(2) == 3
