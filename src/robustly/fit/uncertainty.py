@@ -46,13 +46,13 @@ ROUGH, HELD, ANEW = 0, 1, 2
 AGREEMENT = 0.02
 CHECKED_DRAWS = 6
 
-# Degrees of freedom of an independence chain's proposals, its first batch, proposals a kept draw, kept draws thrown away
+# Degrees of freedom of an independence chain's proposals, its first batch (and 16 more a dimension), proposals a kept draw, kept draws thrown away
 # at the start, and proposals evaluated at once. Where less than ENOUGH of the proposals count, NUTS draws instead.
 TAILS = 8.0
-PILOT = 256
+PILOT = 96
 EACH = 2
-BURN = 25
-BATCH = 32
+BURN = 10
+BATCH = 128
 ENOUGH = 0.25
 
 
@@ -177,7 +177,7 @@ def independence(log_density: Any, size: int, key: Any, num_samples: int, num_ch
         log_t = -0.5 * (TAILS + size) * jnp.log1p(jnp.sum(t**2, axis=-1) / TAILS)
         return mean + t @ factor.T, log_t
 
-    first, log_first = propose(pilot_key, (PILOT,), jnp.zeros(size), jnp.eye(size))
+    first, log_first = propose(pilot_key, (PILOT + 16 * size,), jnp.zeros(size), jnp.eye(size))
     weight = jax.nn.softmax(evaluate(first) - log_first)
     mean = weight @ first
     spread = (weight[:, None] * (first - mean)).T @ (first - mean)
