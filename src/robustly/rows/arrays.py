@@ -34,12 +34,20 @@ class Rows:
     def total_weight(self) -> float:
         return float(self.weight.sum())
 
-    def chunks(self) -> Iterator[tuple[slice, tuple[np.ndarray, ...], np.ndarray]]:
-        """Slices of the rows with their data and weights, the last one filled up with a repeated row of weight zero."""
-        n, size = len(self), self.bucket
-        for start in range(0, n, size):
-            place = slice(start, min(start + size, n))
-            yield place, tuple(pad(a[place], size) for a in self.data), pad(self.weight[place], size, 0.0)
+    def places(self) -> Iterator[slice]:
+        """Where the rows are cut."""
+        for start in range(0, len(self), self.bucket):
+            yield slice(start, min(start + self.bucket, len(self)))
+
+    def chunk_at(self, place: slice) -> tuple[tuple[Any, ...], np.ndarray]:
+        """Data and weights of some rows, filled up to a whole chunk with a repeated row of weight zero."""
+        size = self.bucket
+        return tuple(pad(a[place], size) for a in self.data), pad(self.weight[place], size, 0.0)
+
+    def chunks(self) -> Iterator[tuple[slice, tuple[Any, ...], np.ndarray]]:
+        """All rows, chunk by chunk."""
+        for place in self.places():
+            yield place, *self.chunk_at(place)
 
     def take(self, index: Any) -> Rows:
         """Some of the rows."""

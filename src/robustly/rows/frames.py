@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -27,12 +27,9 @@ class DesignRows(Rows):
             size *= 4
         return min(size, self.chunk)
 
-    def chunks(self) -> Iterator[tuple[slice, tuple[Any, ...], np.ndarray]]:
-        n, size = len(self), self.bucket
-        for start in range(0, n, size):
-            place = slice(start, min(start + size, n))
-            filled = tuple(pad_matrix(a[place], size) for a in self.data)
-            yield place, filled, pad(self.weight[place], size, 0.0)
+    def chunk_at(self, place: slice) -> tuple[tuple[Any, ...], np.ndarray]:
+        size = self.bucket
+        return tuple(pad_matrix(a[place], size) for a in self.data), pad(self.weight[place], size, 0.0)
 
     def take(self, index: Any) -> DesignRows:
         return DesignRows(tuple(a[index] for a in self.data), self.weight[index], self.chunk, self.labels)

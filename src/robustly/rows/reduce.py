@@ -25,30 +25,28 @@ def over_rows(
     It returns sums, which are added in the order of the rows (so the answer does not depend on the number of threads),
     and values by row, which are put end to end.
     """
-    pieces = list(rows.chunks())
+    pieces = list(rows.places())
+    by_row: dict[str, np.ndarray] = {}
 
-    def run(piece: Any) -> tuple[dict[str, Any], dict[str, np.ndarray], int]:
-        place, data, weight = piece
+    def run(place: slice) -> dict[str, Any]:
+        data, weight = rows.chunk_at(place)
         here = None if state is None else pad(state[place], len(weight))
         with double_precision():
-            sums, by_row = chunk_pass(*args, data, weight, here)
+            sums, parts = chunk_pass(*args, data, weight, here)
             count = place.stop - place.start
-            return (
-                {name: np.asarray(value) for name, value in sums.items()},
-                {name: np.asarray(value)[:count] for name, value in by_row.items()},
-                count,
-            )
+            for name, part in parts.items():
+                value = np.asarray(part)
+                if name not in by_row:
+                    by_row[name] = np.empty((len(rows), *value.shape[1:]), dtype=value.dtype)
+                by_row[name][place] = value[:count]
+            return {name: np.asarray(value) for name, value in sums.items()}
 
     if len(pieces) < 4 or THREADS == 1:
         done = [run(piece) for piece in pieces]
     else:
-        # XLA spreads one chunk over the cores only in part; a chunk a thread keeps them busy.
+        # XLA spreads one chunk over the cores only in part; a chunk a thread keeps them busy. The first one compiles, and
+        # makes room for what comes by row.
         first = run(pieces[0])
         with ThreadPoolExecutor(THREADS) as pool:
             done = [first, *pool.map(run, pieces[1:])]
-    totals = {name: sum(sums[name] for sums, _, _ in done) for name in done[0][0]}
-    by_row = {
-        name: np.concatenate([parts[name] for _, parts, _ in done]) if len(done) > 1 else done[0][1][name]
-        for name in done[0][1]
-    }
-    return totals, by_row
+    return {name: sum(sums[name] for sums in done) for name in done[0]}, by_row
