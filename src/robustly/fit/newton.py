@@ -25,8 +25,9 @@ Watch = Callable[[np.ndarray, float], Outcome | None]
 # A step on a log scale at most doubles or halves a parameter; beyond that the quadratic picture is not to be trusted.
 LEAP = 0.7
 
-# A gain of so little (in nats) moves no estimate by more than 1e-7 of its standard error.
-SETTLED = 1e-14
+# Once this share of the gain that ends a climb is left, a last step would move no estimate by as much as 1e-4 of its
+# standard error, and for most problems by far less.
+SETTLED = 1e-5
 
 # A step after which less than this share of the expected gain is left makes the next one without a new curvature.
 FAST = 0.5
@@ -125,7 +126,7 @@ def newton(
         step = ascent(slope, curve, walled)
         before, gain = gain, 0.5 * float(slope @ step)
         history[-1]["expected_gain"] = gain
-        if (last and gain <= max(target, 1e-3 * before)) or gain <= SETTLED:
+        if (last and gain <= max(target, 1e-3 * before)) or gain <= SETTLED * target:
             return end(_converged(history))
         fast = length == 1.0 and gain < FAST * before
         ended = watch(x, gain) if watch is not None else None

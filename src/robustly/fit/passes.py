@@ -29,11 +29,11 @@ class Passes:
         self.approx = approx
         _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
         self.is_fine = approx.is_fine(model)
-        self.curves = _one_thread(self._fine_curves if self.is_fine else self._curves)
-        self.values = _one_thread(self._values)
-        self.scores = _one_thread(self._scores)
-        self.posteriors = _one_thread(self._posteriors)
-        self.expected_curves = _one_thread(self._expected_curves)
+        self.curves = one_thread(self._fine_curves if self.is_fine else self._curves)
+        self.values = one_thread(self._values)
+        self.scores = one_thread(self._scores)
+        self.posteriors = one_thread(self._posteriors)
+        self.expected_curves = one_thread(self._expected_curves)
         self.log_hyperprior = jax.jit(self._log_hyperprior)
 
     def begin(self, rows: Rows) -> np.ndarray:
@@ -162,7 +162,7 @@ class Passes:
         return together, by_row
 
 
-def _one_thread(function: Any) -> Any:
+def one_thread(function: Any) -> Any:
     """Compiled for one thread: chunks are what threads share out, and small operations are slower in pieces."""
     return jax.jit(function, compiler_options={"xla_cpu_multi_thread_eigen": False})
 

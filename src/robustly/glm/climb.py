@@ -21,7 +21,7 @@ from robustly.precision import double_precision
 from robustly.rows.frames import Design, DesignRows
 from robustly.rows.reduce import over_rows
 
-POINT_CHUNK = 4096
+POINT_CHUNK = 8192
 CLOSED_CHUNK = 16384
 TABLE_ROWS = 8192
 LOGISTIC = 1.7

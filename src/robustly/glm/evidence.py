@@ -18,7 +18,7 @@ from jax.scipy.special import logsumexp
 
 from robustly.approx.climb import climb, look
 from robustly.approx.grid import find_reach, level_points
-from robustly.fit.passes import weighted_quantiles
+from robustly.fit.passes import one_thread, weighted_quantiles
 from robustly.glm.local import LOG_2PI, Law, LocalDispersion, LocalPredictor
 
 # Entries of a row's state: the mode of its own value, and how far to the left and right of it the density reaches.
@@ -36,13 +36,13 @@ class Kernel:
         self.size = 1 + len(law.names)
         one = self._closed if law.closed else self._by_laplace if nodes == 0 else self._by_points
         shared = (0, None, 0, 0)
-        self.curves = jax.jit(jax.vmap(one, shared))
-        self.modes = jax.jit(jax.vmap(self._mode, shared))
+        self.curves = one_thread(jax.vmap(one, shared))
+        self.modes = one_thread(jax.vmap(self._mode, shared))
         # For leave-one-out each row has shared numbers of its own.
-        self.values = jax.jit(jax.vmap(lambda m, phi, row, state: self._value(m, phi, row, state)))
-        self.posterior = jax.jit(jax.vmap(self._posterior, (0, None, 0, 0, None)))
+        self.values = one_thread(jax.vmap(lambda m, phi, row, state: self._value(m, phi, row, state)))
+        self.posterior = one_thread(jax.vmap(self._posterior, (0, None, 0, 0, None)))
         if hasattr(law, "shift"):
-            self.shifts = jax.jit(jax.vmap(lambda m, phi, row: law.shift(row, m, *phi), (0, None, 0)))
+            self.shifts = one_thread(jax.vmap(lambda m, phi, row: law.shift(row, m, *phi), (0, None, 0)))
 
     def __reduce__(self) -> Any:
         return kernel, (self.law, self.nodes)
