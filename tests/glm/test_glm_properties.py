@@ -15,7 +15,7 @@ from robustly.errors import IdentifiabilityWarning
 
 ROWS = 64
 SEEDS = st.integers(0, 2**20)
-FEW = settings(max_examples=10, deadline=None)
+FEW = settings(max_examples=10, deadline=None, derandomize=True)
 
 
 def data(seed, family):
@@ -63,8 +63,9 @@ def test_units_and_origins_of_columns_only_move_their_coefficients(seed, unit, o
 
 
 @FEW
-@given(SEEDS, st.floats(0.1, 20.0))
+@given(SEEDS, st.floats(1.0, 20.0))
 def test_the_size_of_all_weights_together_does_not_matter(seed, size):
+    # Weights count rows, and with too few of them the degrees of freedom are held from below; hence at least one each.
     X, y = data(seed, "normal")
     one, other = fit("normal", X, y), fit("normal", X, y, sample_weight=np.full(ROWS, size))
     np.testing.assert_allclose(other.coef_, one.coef_, rtol=1e-5, atol=1e-6)
