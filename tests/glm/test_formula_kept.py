@@ -164,7 +164,7 @@ def test_a_row_that_alone_holds_a_coefficient_does_not_break_leaving_out():
 
 
 def test_arviz_gets_draws_of_coefficients_and_the_evidence_of_rows(data):
-    pytest.importorskip("arviz")
+    pytest.importorskip("arviz", reason="to_arviz() needs the arviz extra")
     fit = rb.glm("y ~ x + g", data, family="poisson")
     found = fit.to_arviz(num_samples=1000, seed=1)
     drawn = found.posterior["x"].to_numpy().ravel()
