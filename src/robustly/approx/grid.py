@@ -110,7 +110,7 @@ def level_map(mode: Any, curve: Any, reach: Any, count: int) -> tuple[np.ndarray
     geometrically for what is left; Gauss–Hermite around the mode is off by 1e-3 where this is off by 1e-9, because it
     takes a skewed or heavy-tailed density for a normal one.
 
-    Returns the values of t and the map from one of them to its point and log weight, the density left out.
+    Returns the values of t and the map from one of them to its point and weight, the density left out.
     """
     log_left, log_right = reach[0], reach[1]
     skew = (log_right - log_left) / (2.0 * _ENDS)
@@ -122,9 +122,9 @@ def level_map(mode: Any, curve: Any, reach: Any, count: int) -> tuple[np.ndarray
     log_scale = middle - tail * _ENDS**2
 
     def place(t: Any) -> tuple[Any, Any]:
-        log_stretch = log_scale + skew * t + tail * t**2
+        stretch = jnp.exp(log_scale + skew * t + tail * t**2)
         step = 1.0 + skew * t + 2.0 * tail * t**2
-        return mode[0] + jnp.exp(log_stretch) * t, log_stretch + jnp.log(step * (2.0 * _ENDS / (count - 1)))
+        return mode[0] + stretch * t, stretch * step * (2.0 * _ENDS / (count - 1))
 
     return np.linspace(-_ENDS, _ENDS, count), place
 
@@ -132,9 +132,9 @@ def level_map(mode: Any, curve: Any, reach: Any, count: int) -> tuple[np.ndarray
 def level_points(joint: Density, mode: Any, curve: Any, reach: Any, count: int) -> tuple[Any, Any]:
     """Points and log weights of :func:`level_map`'s rule."""
     t, place = level_map(mode, curve, reach, count)
-    u, log_weight = jax.vmap(place)(jnp.asarray(t))
+    u, weight = jax.vmap(place)(jnp.asarray(t))
     heights = jax.vmap(lambda point: joint(point[None]))(u)
-    return u[:, None], jnp.where(jnp.isfinite(heights), heights + log_weight, -jnp.inf)
+    return u[:, None], jnp.where(jnp.isfinite(heights), heights + jnp.log(weight), -jnp.inf)
 
 
 def line_points(joint: Density, mode: Any, count: int) -> tuple[Any, Any]:

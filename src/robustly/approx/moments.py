@@ -49,11 +49,11 @@ def integrate(
 
     def step(sums: tuple[Any, ...], at: Any) -> tuple[tuple[Any, ...], None]:
         t, coarse = at
-        u, log_weight = place(t)
+        u, weight = place(t)
         (height, slope), along = jax.linearize(jax.value_and_grad(lambda s: finish(u[None], s)), tuple(scalars))
         unit = lambda k: tuple(jnp.ones(()) if i == k else jnp.zeros(()) for i in range(size))
         curve = [along(unit(k))[1] for k in range(size)]
-        mass = jnp.exp(jnp.where(jnp.isfinite(height), height + log_weight - top, -jnp.inf))
+        mass = weight * jnp.exp(jnp.where(jnp.isfinite(height), height - top, -jnp.inf))
         terms = [*slope, *(curve[i][j] + slope[i] * slope[j] for i, j in pairs)]
         terms = [jnp.where(mass > 0, mass * term, 0.0) for term in terms]
         return tuple(a + b for a, b in zip(sums, [mass, coarse * mass, *terms])), None

@@ -14,6 +14,7 @@ from robustly.fit.newton import Optimum, Watch
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import Passes, passes
 from robustly.fit.start import climb_rows, few_rows, find_start, first_start
+from robustly.memory import give_back
 from robustly.model.row import RowModel
 from robustly.rows.arrays import Rows
 
@@ -85,6 +86,7 @@ def _climb(
         if first.outcome.converged:
             vector = first.vector
             notes = (f"started from a fit to {SUBSET} of the rows ({len(first.history)} passes over them).",)
+        give_back()
     optimum, summed = climb_rows(compiled, rows, vector, stop, watch=watch, report=report)
     if optimum.outcome.kind == "bad_start":
         vector = find_start(compiled, rows, start)

@@ -24,6 +24,7 @@ Watch = Callable[[np.ndarray, float], Outcome | None]
 
 # A step on a log scale at most doubles or halves a parameter; beyond that the quadratic picture is not to be trusted.
 LEAP = 0.7
+SHY = 0.6  # where it has no top at all
 
 # Once this share of the gain that ends a climb is left, a last step would move no estimate by as much as 1e-4 of its
 # standard error, and for most problems by far less.
@@ -157,18 +158,28 @@ def ascent(slope: np.ndarray, curve: np.ndarray, walled: np.ndarray | None) -> n
     if slope.size == 0:
         return slope
     # Scaling by the diagonal first keeps the floor on eigenvalues meaningful when units differ by many magnitudes.
-    unit = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(curve)), 1e-300))
-    unit = np.where(np.isfinite(unit) & (np.abs(np.diag(curve)) > 1e-200), unit, 1.0)
-    matrix = -curve * unit[:, None] * unit
-    matrix = np.where(np.isfinite(matrix), matrix, 0.0)
-    values, vectors = np.linalg.eigh(0.5 * (matrix + matrix.T))
-    values = np.maximum(np.abs(values), 1e-12)
-    step = unit * (vectors @ ((vectors.T @ (unit * slope)) / values))
+    size = np.abs(np.diag(curve))
+    unit = np.where(np.isfinite(size) & (size > 1e-200), 1.0 / np.sqrt(np.maximum(size, 1e-200)), 1.0)
+    matrix = -0.5 * (curve + curve.T) * unit[:, None] * unit
+    step, leap = _solve(np.where(np.isfinite(matrix), matrix, 0.0), unit * slope)
+    step = unit * step
     if walled is not None and walled.any():
         longest = float(np.max(np.abs(step[walled])))
-        if longest > LEAP:
-            step = step * (LEAP / longest)
+        if longest > leap:
+            step = step * (leap / longest)
     return step
+
+
+def _solve(matrix: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
+    """The step to the top of a quadratic picture, and how far it is trusted: less where the picture has no top."""
+    try:
+        lower = np.linalg.cholesky(matrix)
+        if np.min(np.diag(lower)) > 1e-6:
+            return np.linalg.solve(lower.T, np.linalg.solve(lower, slope)), LEAP
+    except np.linalg.LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(matrix)
+    return vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), 1e-12)), SHY
 
 
 def _advance(look, x, value, slope, step, note, *, final):  # type: ignore[no-untyped-def]

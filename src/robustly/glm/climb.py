@@ -21,9 +21,8 @@ from robustly.precision import double_precision
 from robustly.rows.frames import Design, DesignRows
 from robustly.rows.reduce import over_rows
 
-POINT_CHUNK = 8192
-CLOSED_CHUNK = 16384
-TABLE_ROWS = 8192
+CHUNK = 8192
+TABLE_ROWS = CHUNK
 LOGISTIC = 1.7
 """A logistic curve is close to that of a normal with this standard deviation."""
 
@@ -85,9 +84,8 @@ class Climb:
         self.plan = plan
         self.kernel: Kernel = kernel(plan.law, nodes)
         # One 0/1 row is like another with the same predictor: many of them are read off a table.
-        self.tabulated = not plan.law.closed and isinstance(plan.law.family, Bernoulli) and len(design) > TABLE_ROWS
-        chunk = CLOSED_CHUNK if plan.law.closed or self.tabulated else POINT_CHUNK
-        self.rows = DesignRows(design.rows.data, design.rows.weight, chunk, design.rows.labels)
+        self.tabulated = not plan.law.closed and isinstance(plan.law.family, Bernoulli) and len(design) >= TABLE_ROWS
+        self.rows = DesignRows(design.rows.data, design.rows.weight, CHUNK, design.rows.labels)
         names = plan.law.names
         self.free = np.array([i for i, name in enumerate(names) if name not in plan.held], dtype=int)
         self.phi = np.array([plan.law.free(n, plan.held[n]) if n in plan.held else 0.0 for n in names])

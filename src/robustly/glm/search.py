@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 
 from robustly.fit.outcome import Stop
-from robustly.glm.climb import Climb, Found, Plan, by_row
+from robustly.glm.climb import CHUNK, Climb, Found, Plan, by_row
 from robustly.glm.evidence import pairs
 from robustly.glm.families import Bernoulli, Binomial, Normal
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor
+from robustly.memory import give_back
 from robustly.rows.frames import Design
 
 MANY_ROWS = 30_000
@@ -33,12 +34,15 @@ def search(design: Design, plan: Plan) -> Found:
     thorough = _BY_LAW.get(type(plan.law), _search_held)
     begin = None
     if len(design) > MANY_ROWS:
-        sample = np.random.default_rng(0).choice(len(design), len(design) // SHARE, replace=False)
+        # No fewer than fill a chunk: they cost little, and another size of chunk would have to be compiled.
+        size = max(len(design) // SHARE, CHUNK)
+        sample = np.random.default_rng(0).choice(len(design), size, replace=False)
         part = design.some(np.sort(sample))
         if (part.rows.weight > 0).any():
             begin = search(part, replace(plan, tether=max(plan.tether, 1e-3)))
             if not begin.outcome.converged or not np.all(np.isfinite(begin.optimum.vector)):
                 begin = None
+        give_back()
     return thorough(design, plan, begin)
 
 

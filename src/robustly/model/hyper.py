@@ -112,21 +112,37 @@ def with_arguments(prior: Any, new: Mapping[str, Any]) -> Any:
     return rewrap(type(inner)(**given, validate_args=False))
 
 
-def whitened(prior: Any, u: Any) -> tuple[Any, Any] | None:
-    """The value ``loc + scale * u`` with its log volume, for location-scale priors; None for others."""
+class Placed(NamedTuple):
+    """A local value at a free coordinate `u`."""
+
+    value: Any
+    log_volume: Any
+    log_density: Any = None
+    """Of `u` itself, where that is known without location and scale."""
+
+
+def place(prior: Any, u: Any, shape: tuple[int, ...]) -> Placed:
+    """The value of a site at free numbers `u`: standard steps from the middle of a location-scale prior, else its support's."""
     inner, _ = core(prior)
-    plain = prior
+    plain, masked = prior, False
     while isinstance(plain, ExpandedDistribution | Independent | MaskedDistribution):
+        masked = masked or isinstance(plain, MaskedDistribution)
         plain = plain.base_dist
-    if plain is not inner:
-        return None  # truncated or transformed: its support is not the whole line
-    if type(inner) in LOCATION_SCALE:
-        return inner.loc + inner.scale * u, jnp.sum(jnp.broadcast_to(jnp.log(inner.scale), jnp.shape(u)))
-    if type(inner) is dist.MultivariateNormal and jnp.ndim(inner.scale_tril) == 2:
-        volume = jnp.sum(jnp.log(jnp.diagonal(inner.scale_tril)))
-        value = inner.loc + (inner.scale_tril @ u[..., None])[..., 0]
-        return value, volume * (np.prod(jnp.shape(u)) / inner.loc.shape[-1])
-    return None
+    # A truncated or transformed prior has another support than the whole line.
+    if plain is inner and u.size == np.prod(shape, dtype=int):
+        u = u.reshape(shape)
+        if type(inner) in LOCATION_SCALE:
+            volume = jnp.sum(jnp.broadcast_to(jnp.log(inner.scale), shape))
+            law = type(inner)(**{**inner.get_args(), "loc": 0.0, "scale": 1.0}, validate_args=False)
+            return Placed(inner.loc + inner.scale * u, volume, None if masked else jnp.sum(law.log_prob(u)))
+        if type(inner) is dist.MultivariateNormal and jnp.ndim(inner.scale_tril) == 2:
+            volume = jnp.sum(jnp.log(jnp.diagonal(inner.scale_tril))) * (np.prod(shape) / inner.loc.shape[-1])
+            value = inner.loc + (inner.scale_tril @ u[..., None])[..., 0]
+            return Placed(value, volume, None if masked else jnp.sum(dist.Normal().log_prob(u)))
+    bijection = biject_to(prior.support)
+    free = u.reshape(bijection.inverse_shape(shape))
+    value = bijection(free)
+    return Placed(value, jnp.sum(bijection.log_abs_det_jacobian(free, value)))
 
 
 def default_hyperprior(name: str, argument: Argument, prior: Any) -> Any:

@@ -16,9 +16,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-Place = Any  # a number, or the goal of a search for a cut
+from robustly.model.steps import Place, Steps
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ class Narrow:
 
 def narrow(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any, row: Any) -> Narrow:
     """Cut `function` where fewest numbers pass from the vector to what is computed with `u`. Values are only examples."""
-    steps = _Steps(jax.make_jaxpr(function)(u, vector, row))
+    steps = Steps(jax.make_jaxpr(function)(u, vector, row))
     parts = [steps.inputs[:1], steps.inputs[1:2], steps.inputs[2:]]
     by_u, by_vector = steps.reached(parts[0]), steps.reached(parts[1])
     cut = _least_cut(steps, parts[1][0], by_u, by_vector)
@@ -55,79 +54,35 @@ def narrow(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any, row: A
             begin += size
         return steps.run(known, steps.outputs)[0]
 
-    return Narrow(sum(sizes), numbers, finish)
+    return _merged(Narrow(sum(sizes), numbers, finish), u, row)
 
 
-class _Steps:
-    """A traced program as a flat list of operations, calls to compiled functions written out."""
+def _merged(view: Narrow, u: Any, row: Any) -> Narrow:
+    """Numbers that are only ever added to each other as one: an intercept and a predictor, say.
 
-    def __init__(self, traced: ClosedJaxpr) -> None:
-        self.operations: list[tuple[Callable[..., Sequence[Any]], list[Place], list[Place]]] = []
-        self.constants: dict[Place, Any] = {}
-        self.shape: dict[Place, tuple[int, ...]] = {}
-        self.is_float: dict[Place, bool] = {}
-        self.inputs = [self._new(variable) for variable in traced.jaxpr.invars]
-        self.outputs = self._write(traced, self.inputs)
+    Where a program's derivatives in two numbers are one and the same value, it is a function of their sum.
+    """
+    if view.size < 2:
+        return view
+    slopes = lambda u, scalars, row: jax.grad(lambda s: view.finish(u, s, row))(scalars)
+    steps = Steps(jax.make_jaxpr(slopes)(u, [jnp.zeros(())] * view.size, row))
+    roots = [steps.root(place) for place in steps.outputs]
+    groups = [[i for i, other in enumerate(roots) if other == root] for root in dict.fromkeys(roots)]
 
-    def _new(self, variable: Any) -> Place:
-        place = len(self.shape)
-        self.shape[place] = variable.aval.shape
-        self.is_float[place] = jnp.issubdtype(variable.aval.dtype, jnp.floating)
-        return place
+    def numbers(vector: Any, row: Any) -> list[Any]:
+        each = view.numbers(vector, row)
+        return [sum((each[i] for i in group[1:]), start=each[group[0]]) for group in groups]
 
-    def _write(self, traced: ClosedJaxpr, inputs: Sequence[Place]) -> list[Place]:
-        names: dict[Any, Place] = dict(zip(traced.jaxpr.invars, inputs))
-        for variable, value in zip(traced.jaxpr.constvars, traced.consts):
-            names[variable] = self._new(variable)
-            self.constants[names[variable]] = value
+    def finish(u: Any, scalars: Sequence[Any], row: Any) -> Any:
+        each = [jnp.zeros(())] * view.size
+        for group, total in zip(groups, scalars):
+            each[group[0]] = total
+        return view.finish(u, each, row)
 
-        def place_of(atom: Any) -> Place:
-            if not isinstance(atom, Literal):
-                return names[atom]
-            place = self._new(atom)
-            self.constants[place] = atom.val
-            return place
-
-        for equation in traced.jaxpr.eqns:
-            inner = equation.params.get("jaxpr")
-            if equation.primitive.name in ("jit", "pjit") and isinstance(inner, ClosedJaxpr):
-                made = self._write(inner, [place_of(atom) for atom in equation.invars])
-            else:
-                variables = list(dict.fromkeys(atom for atom in equation.invars if not isinstance(atom, Literal)))
-                alone = traced.jaxpr.replace(
-                    constvars=(), invars=variables, outvars=equation.outvars, eqns=[equation], effects=equation.effects
-                )
-                made = [self._new(variable) for variable in equation.outvars]
-                self.operations.append(
-                    (jaxpr_as_fun(ClosedJaxpr(alone, ())), [names[variable] for variable in variables], made)
-                )
-            names.update(zip(equation.outvars, made))
-        return [place_of(atom) for atom in traced.jaxpr.outvars]
-
-    def reached(self, sources: Sequence[Place]) -> set[Place]:
-        """Everything that depends on `sources`."""
-        found = set(sources)
-        for _, given, made in self.operations:
-            if not found.isdisjoint(given):
-                found.update(made)
-        return found
-
-    def run(self, known: dict[Place, Any], wanted: Sequence[Place]) -> list[Any]:
-        """The values at `wanted`, computed from those that are known; only what is needed is computed."""
-        needed, chosen = set(wanted) - set(known), []
-        for operation in reversed(self.operations):
-            _, given, made = operation
-            if not needed.isdisjoint(made):
-                chosen.append(operation)
-                needed.update(place for place in given if place not in known)
-        values = {**self.constants, **known}
-        for operation, given, made in reversed(chosen):
-            for place, value in zip(made, operation(*(values[place] for place in given))):
-                values.setdefault(place, value)
-        return [values[place] for place in wanted]
+    return Narrow(len(groups), numbers, finish)
 
 
-def _least_cut(steps: _Steps, source: Place, by_u: set[Place], by_vector: set[Place]) -> list[Place]:
+def _least_cut(steps: Steps, source: Place, by_u: set[Place], by_vector: set[Place]) -> list[Place]:
     """The places with fewest numbers that all paths from the vector to what depends on `u` must cross (Ford, Fulkerson)."""
     inside = by_vector - by_u
     goal = "goal"

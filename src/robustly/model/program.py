@@ -24,7 +24,7 @@ from robustly.model import hyper
 from robustly.model.arguments import Arguments, find_rows
 from robustly.model.inspect import choose_plate, latent_grid, local_size, sort_sites, support_of
 from robustly.model.row import RowModel
-from robustly.model.trace import Trace, inside, run, site_log_prob
+from robustly.model.trace import Trace, fixed_key, inside, run, site_log_prob
 from robustly.model.trial import check_independent, check_traceable, refuse_other_lengths, user_line
 
 
@@ -77,10 +77,10 @@ class Program:
 
     # ------------------------------------------------------------------ calling the program
 
-    def full_trace(self, arguments: Arguments) -> Trace:
-        """The program's trace on all rows."""
+    def full_trace(self, arguments: Arguments, values: Mapping[str, Any] | None = None) -> Trace:
+        """The program's trace on all rows; `values` by site, the rest typical."""
         args, kwargs = arguments.call(arguments.leaves)
-        return run(self.request.model, args, kwargs, key=jax.random.key(0))
+        return run(self.request.model, args, kwargs, values=values, key=fixed_key())
 
     def call(self, row: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with one row."""
@@ -117,7 +117,14 @@ class Program:
         return other
 
     def _first_trace(self) -> Trace:
-        return self.trace_row(self.first_row, {}, key=jax.random.key(0))
+        return self.trace_row(self.first_row, {}, key=fixed_key())
+
+    @cached_property
+    def typical(self) -> dict[str, Any]:
+        """Typical values of the latent sites outside the plate, which all calls have alike."""
+        return self._values(
+            [name for name in (*self.sites.shared, *self.sites.local) if not inside(self.trace[name], self.plate)]
+        )
 
     # ------------------------------------------------------------------ parameters
 
@@ -286,43 +293,43 @@ class Program:
             **self.local_values(local),
         }
 
-    def _setters(self, u: Any) -> tuple[dict[str, Any], dict[str, Any], list[Any]]:
-        """What puts the local sites at `u` while the program runs; fills values by site and log volumes as it does."""
-        values: dict[str, Any] = {}
-        volumes: list[Any] = []
+    def _setters(self, u: Any) -> tuple[dict[str, Any], dict[str, hyper.Placed]]:
+        """What puts the local sites at `u` while the program runs, and what was put, filled as it does."""
+        placed: dict[str, hyper.Placed] = {}
 
         def at(name: str, part: Any) -> Callable[[Any], Any]:
             shape = jnp.shape(self.trace[name]["value"])
 
             def set_value(prior: Any) -> Any:
-                white = hyper.whitened(prior, part.reshape(shape)) if part.size == np.prod(shape, dtype=int) else None
-                if white is None:
-                    bijection = biject_to(prior.support)
-                    free = part.reshape(bijection.inverse_shape(shape))
-                    value = bijection(free)
-                    white = value, jnp.sum(bijection.log_abs_det_jacobian(free, value))
-                values[name] = white[0]
-                volumes.append(white[1])
-                return white[0]
+                placed[name] = hyper.place(prior, part, shape)
+                return placed[name].value
 
             return set_value
 
         cuts = np.cumsum([0, *self._local_sizes])
-        setters = {name: at(name, u[cuts[i] : cuts[i + 1]]) for i, name in enumerate(self.sites.local)}
-        return setters, values, volumes
+        return {name: at(name, u[cuts[i] : cuts[i + 1]]) for i, name in enumerate(self.sites.local)}, placed
 
     def _transform(self, u: Any, theta: Any, row: Any) -> tuple[Any, Any]:
-        setters, values, volumes = self._setters(u)
+        setters, placed = self._setters(u)
         rest = {**self._values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
         self.trace_row(row, {**rest, **setters}, theta)
-        return values[self.sites.local[0]] if self.single else values, sum(volumes)
+        values = {name: at.value for name, at in placed.items()}
+        return values[self.sites.local[0]] if self.single else values, sum(at.log_volume for at in placed.values())
 
     def _joint(self, u: Any, theta: Any, row: Any, z: Any = None) -> Any:
-        setters, _, volumes = self._setters(u)
+        setters, placed = self._setters(u)
         rest = self._values(self.sites.filled) if z is None else self._values(self.sites.filled) | self.latent_values(z)
         trace = self.trace_row(row, {**rest, **self.shared_values(theta), **setters}, theta)
-        counted = (*self.sites.local, *self.sites.discrete, *self.sites.observed)
-        return sum((site_log_prob(trace[name]) for name in counted), jnp.zeros(())) + sum(volumes)
+        total = sum((self._log_coordinate(trace[name], at) for name, at in placed.items()), jnp.zeros(()))
+        counted = (*self.sites.discrete, *self.sites.observed)
+        return sum((site_log_prob(trace[name]) for name in counted), total)
+
+    @staticmethod
+    def _log_coordinate(site: Any, at: hyper.Placed) -> Any:
+        """The log density of a local site's coordinate. Whitened, it is free of location and scale: fewer numbers to follow."""
+        if at.log_density is None or site.get("scale") is not None:
+            return site_log_prob(site) + at.log_volume
+        return at.log_density
 
     @cached_property
     def _local_sizes(self) -> list[int]:

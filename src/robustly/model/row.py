@@ -20,6 +20,7 @@ from numpyro.distributions.constraints import real
 
 from robustly.errors import ModelError
 from robustly.model.parameters import Parameters, Theta
+from robustly.model.steps import simplified
 
 if TYPE_CHECKING:
     from robustly.model.conjugacy import Conjugacy
@@ -123,6 +124,13 @@ class RowModel:
 
     def log_density(self, local: Local, theta: Theta, row: Row, z: Any = None) -> Scalar:
         """log p(row, local): prior and likelihood at a natural local value."""
+        return self._density_here(local, theta, row, z)
+
+    @cached_property
+    def _density_here(self) -> Callable[..., Scalar]:
+        return simplified(self._density)
+
+    def _density(self, local: Local, theta: Theta, row: Row, z: Any) -> Scalar:
         likelihood = (
             self.log_likelihood(local, theta, row)
             if self.latents is None
@@ -137,7 +145,17 @@ class RowModel:
 
     def log_joint(self, u: Any, theta: Theta, row: Row, z: Any = None, at: Theta | None = None) -> Scalar:
         r"""log p(row, u \mid theta). With `at`, `u` is read in the coordinates of the parameters `at`, which EM keeps fixed."""
-        if at is None and self.joint is not None and self.dim > 0:
-            return self.joint(u, theta, row, z)
-        local, volume = self.local(u, theta if at is None else at, row)
+        if at is None:
+            return self._joint_here(u, theta, row, z)
+        local, volume = self.local(u, at, row)
         return self.log_density(local, theta, row, z) + volume
+
+    @cached_property
+    def _joint_here(self) -> Callable[..., Scalar]:
+        def joint(u: Any, theta: Theta, row: Row, z: Any) -> Scalar:
+            if self.joint is not None and self.dim > 0:
+                return self.joint(u, theta, row, z)
+            local, volume = self.local(u, theta, row)
+            return self._density(local, theta, row, z) + volume
+
+        return simplified(joint)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpyro
 from numpyro import handlers
@@ -73,6 +75,12 @@ def check_plate(msg: Site, expected: int) -> None:
             f'plate "{name}" has size {size} when the model is called with {expected} row{"s" if expected > 1 else ""}. '
             "Take the size from the data, as in numpyro.plate(name, x.shape[0]), and pass all data as arguments."
         )
+
+
+@cache
+def fixed_key() -> Any:
+    """For programs that ask for a random key though nothing is drawn."""
+    return jax.random.key(0)
 
 
 def run(

@@ -119,7 +119,7 @@ def check_support(program: Program, arguments: Arguments) -> None:
             leaf[start : start + count] if row else count if counts else leaf
             for leaf, row, counts in zip(arguments.leaves, program.is_row, program.counts_rows)
         ]
-        trace = program.full_trace(replace(arguments, leaves=tuple(some)))
+        trace = program.full_trace(replace(arguments, leaves=tuple(some)), program.typical)
         check_plate(trace[program.plate], count)
         _refuse_impossible(program, trace, start)
 
