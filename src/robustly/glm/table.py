@@ -15,7 +15,7 @@ from robustly.glm.evidence import STATE, Kernel, pairs
 from robustly.native import compiled
 
 STEP = 0.04
-LARGEST = 4096
+USUAL, LARGEST = 1024, 4096
 
 
 def reach_of_table() -> float:
@@ -28,7 +28,7 @@ def table_of(kernel: Kernel, phi: tuple[float, ...], reach: float) -> Any:
     if not reach <= reach_of_table():
         return None
     z = np.linspace(-reach - 0.1, reach + 0.1, max(int(2.0 * reach / STEP) + 8, 64))
-    size = 256 if len(z) <= 256 else 1024 if len(z) <= 1024 else LARGEST
+    size = USUAL if len(z) <= USUAL else LARGEST  # few sizes, as each is compiled
     grid = np.concatenate([z, np.full(size - len(z), z[-1])])
     ones = np.ones(size)
     state = np.full((size, STATE), np.log(6.0), dtype=np.float32)

@@ -278,14 +278,14 @@ def read_response(y: Any, n: int, trials: Any = None) -> tuple[np.ndarray, np.nd
     response = np.asarray(y)
     if response.dtype.kind not in "fiub":
         raise DataError(f"y holds {response.dtype}, but numbers are needed. Encode texts and dates as numbers first.")
-    response = response.astype(np.float64)
+    response = response.astype(np.float64, copy=False)
     if response.ndim == 2 and response.shape[1] == 2 and trials is None:
         trials, response = response.sum(axis=1), response[:, 0]
     if response.shape != (n,):
         raise DataError(f"y has shape {response.shape}, but X has {n} rows. Give one response a row.")
     _refuse_missing(response, "y")
     if trials is None:
-        return np.ascontiguousarray(response), np.ones(n)
+        return np.ascontiguousarray(response), np.broadcast_to(1.0, n)  # no memory for a constant
     counted = np.array(np.broadcast_to(np.asarray(trials, dtype=np.float64), (n,)))
     _refuse_missing(counted, "trials")
     if np.any(counted <= 0):
@@ -296,7 +296,7 @@ def read_response(y: Any, n: int, trials: Any = None) -> tuple[np.ndarray, np.nd
 
 def read_offset(offset: Any, exposure: Any, n: int) -> np.ndarray:
     """What is added to the linear predictor: the offset, plus the log of the exposure."""
-    total = np.zeros(n)
+    total = np.broadcast_to(0.0, n)
     for label, given in (("offset", offset), ("exposure", exposure)):
         if given is None:
             continue
@@ -312,7 +312,7 @@ def read_offset(offset: Any, exposure: Any, n: int) -> np.ndarray:
                 row = int(np.flatnonzero(value <= 0)[0])
                 raise DataError(f"exposure holds {value[row]} in row {row}; it must be above 0. Drop that row.")
             value = np.log(value)
-        total += value
+        total = total + value
     return total
 
 
