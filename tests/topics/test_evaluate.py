@@ -114,3 +114,32 @@ def test_coherence_by_hand(bursty):
         coherence(model, train[:, :5])
     with pytest.raises(DataError, match="n=2 or more"):
         coherence(model, train, n=1)
+
+
+def test_after_one_token_the_prediction_is_exact_and_sums_to_one(fitted):
+    # One token has one place to be in, so the sum over its topic can be done by hand.
+    seen = 17
+    eta, alpha = fitted.components_.astype(float), fitted.alpha_
+    total, words = eta.sum(axis=1), eta.shape[1]
+    place = alpha * eta[:, seen] / total
+    place /= place.sum()
+    by_hand = np.zeros(words)
+    for z, chance in enumerate(place):
+        mine = np.zeros_like(eta)
+        mine[z, seen] = 1.0
+        own = mine.sum(axis=1)
+        by_hand += chance * ((alpha + own) / (alpha.sum() + 1.0)) @ ((eta + mine) / (total + own)[:, None])
+    observed = np.zeros((words, words))
+    observed[:, seen] = 1
+    found = np.exp(complete_documents(fitted, observed=observed, held_out=np.eye(words)).per_document)
+    np.testing.assert_allclose(found, by_hand, rtol=1e-4)
+    assert found.sum() == pytest.approx(1.0, abs=1e-5)
+
+
+@pytest.mark.parametrize("inference", ["collapsed", "meanfield"])
+def test_predictions_of_a_whole_document_sum_to_one(inference, bursty):
+    _, train, test = bursty
+    model = RobustLDA(4, inference=inference, random_state=0, max_iter=5, tol=0).fit(train[:200])
+    words = train.shape[1]
+    completed = complete_documents(model, observed=np.tile(test[0], (words, 1)), held_out=np.eye(words))
+    assert np.exp(completed.per_document).sum() == pytest.approx(1.0, abs=1e-4)

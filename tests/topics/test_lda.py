@@ -16,7 +16,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from robustly.conjugate import DirichletMultinomial
 from robustly.errors import ConvergenceWarning
 from robustly.topics import LDA, RobustLDA, document_completion
-from robustly.topics.passes import Documents, Workers, make_topics, update
+from robustly.topics.passes import Documents, Workers, fit_prior, make_topics, update
 
 
 def dirichlet_multinomial(counts):
@@ -129,6 +129,24 @@ def test_doubling_every_document_leaves_mean_field_where_it_was(bursty):
         topics.append(state)
     np.testing.assert_allclose(topics[1].eta, topics[0].eta, rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(topics[1].alpha, topics[0].alpha, rtol=1e-8)
+
+
+def test_the_topics_prior_rests_at_the_maximum_likelihood_dirichlet():
+    # Of the topics' words, given tables so large that none is in doubt.
+    random = np.random.default_rng(3)
+    words = random.dirichlet([6.0, 3.0, 2.0, 1.5, 1.0, 4.0], 60)
+    tables = np.stack([random.multinomial(10**6, row) for row in words], axis=1).astype(float)
+    best = dirichlet_multinomial(tables.T)
+    rest = (np.full(60, 30.0), np.full(60, 0.1), True, np.float64)
+    for shake in (1.0, 1.3):
+        start = best * np.where(np.arange(6) % 2, shake, 1 / shake)
+        topics = make_topics(tables, start / start.sum(), start.sum(), *rest)
+        with Workers(1) as workers:
+            base, strength = fit_prior(topics, tables, start.sum(), workers)
+        if shake == 1.0:
+            np.testing.assert_allclose(strength * base, best, rtol=1e-6)
+        else:
+            assert np.abs(np.log(strength * base / best)).sum() < np.abs(np.log(start / best)).sum()
 
 
 def test_topics_and_burstiness_are_recovered(bursty, fitted):

@@ -135,7 +135,7 @@ def _complete(model: FittedTopics, halves: Split) -> np.ndarray:
         for block, out, _ in documents.infer(topics, workers, inference=model.inference):
             cuts = block.document_cuts
             calls = [
-                (a, b, block.offset, documents.starts, documents.words, documents.state, out, *shared)
+                (a, b, block.offset, documents.starts, documents.words, documents.counts, documents.state, out, *shared)
                 for a, b in pairwise(cuts)
             ]
             workers.run(_predict, calls)
@@ -149,6 +149,7 @@ def _predict(
     offset,
     starts,
     words,
+    counts,
     state,
     out,
     eta,
@@ -160,10 +161,12 @@ def _predict(
     held_counts,
     log_p,
 ):
-    r"""Σ log p(w) of documents' held-out words given their observed ones, into ``log_p[d]``.
+    r"""Σ log p(w) of documents' held-out words given their observed ones, into ``log_p[d]``; `out` is written over.
 
-    p(w) = Σ_k E[θ_k] E[β_kw], with E[θ_k] ∝ α_k + n_k and E[β_kw] = (η_kw + n_kw)/(H_k + n_k), or the shared topic's
-    probability in plain LDA. Words are sorted within documents.
+    p(w) ∝ Σ_k E[(α_k + n_k)(η_kw + n_kw)/(H_k + n_k)]. A word that is in topic k is there with all its c tokens, so the
+    part of n_kw has n_k − E[n_kw] + c in place of n_k: with many topics and few words that matters. What is left of
+    α_k + E[n_k] is then H_k E[(α_k + n_k)/(H_k + n_k)], and p sums to one. Plain LDA has the shared topic's probability.
+    Words are sorted within documents.
     """
     size = eta.shape[1]
     shares = np.empty(size)
@@ -172,10 +175,15 @@ def _predict(
         for k in range(size):
             shares[k] = alpha[k] + state[d, k]
             whole += shares[k]
-        for k in range(size):
-            shares[k] /= whole
-            if bursty:
-                shares[k] /= total[k] + state[d, k]
+        if bursty:
+            for i in range(starts[d], starts[d + 1]):
+                mine = out[i - offset]
+                for k in range(size):
+                    there = state[d, k] - mine[k] + counts[i]
+                    mine[k] *= (alpha[k] + there) / (total[k] + there)
+                    shares[k] -= mine[k]
+            for k in range(size):
+                shares[k] /= total[k]
         seen = starts[d]
         result = 0.0
         for i in range(held_starts[d], held_starts[d + 1]):
@@ -184,14 +192,12 @@ def _predict(
                 seen += 1
             p = 0.0
             row = eta[word]
+            for k in range(size):
+                p += shares[k] * row[k]
             if bursty and seen < starts[d + 1] and words[seen] == word:
-                mine = out[seen - offset]
                 for k in range(size):
-                    p += shares[k] * (row[k] + mine[k])
-            else:
-                for k in range(size):
-                    p += shares[k] * row[k]
-            result += held_counts[i] * math.log(p)
+                    p += out[seen - offset, k]
+            result += held_counts[i] * math.log(p / whole)
         log_p[d] = result
 
 

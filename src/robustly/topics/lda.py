@@ -78,20 +78,23 @@ class _TopicModel(FittedTopics):
             counts, held = self._hold_out(counts, random)
         documents = Documents(counts, self.n_components, self._dtype())
         self._topics = self._start(counts, random)
-        base = self._fixed_base(counts)
+        base: np.ndarray | None = None
+        smoothing, length = self._smoothing(), LONGER_STEP
         self.history_: list[float] = []
         self.validation_: list[float] = []
         converged = False
         with Workers(self.n_jobs) as workers, self._progress() as bar:
-            if self.inference == "meanfield" and self.n_components > 1:
+            if self.inference == "meanfield":
+                # Held where the start left it, the prior cannot make bound plus log prior fall.
                 self._topics = self._collapsed_start(counts, workers)
+                base = self._topics.floor / self._topics.floor.sum()
+                smoothing, length = self._topics.strength if smoothing is None else smoothing, 1.0
             task = bar.add_task(type(self).__name__, total=self.max_iter, note="") if bar else None
             for step in range(self.max_iter):
                 found = self._collect(documents, workers)
-                self.history_.append((found.evidence + self._log_prior(base)) / found.words)
+                self.history_.append((found.evidence + self._log_prior(base, smoothing)) / found.words)
                 fit_alpha = self.fit_alpha and step >= PASSES_BEFORE_ALPHA
-                length = LONGER_STEP if base is None else 1.0
-                self._topics = update(self._topics, found, workers, self._smoothing(), fit_alpha, base, length)
+                self._topics = update(self._topics, found, workers, smoothing, fit_alpha, base, length)
                 if bar and task is not None:
                     bar.update(task, advance=1, note=f"{self.history_[-1]:.4f} per word")
                 if held is not None and step % 5 == 4:
@@ -187,21 +190,9 @@ class _TopicModel(FittedTopics):
         return topics
 
     def _smoothing(self) -> float | None:
-        if self.smoothing is None and self.inference == "meanfield":
-            return 1.0 if self._bursty else 0.01 * self.n_features_in_
         return None if self.smoothing is None else float(self.smoothing)
 
-    def _fixed_base(self, counts: sparse.csr_matrix) -> np.ndarray | None:
-        """Mean field keeps the base of its smoothing where it is, so that bound plus log prior cannot fall."""
-        if self.inference != "meanfield":
-            return None
-        base = np.maximum(np.asarray(counts.sum(axis=0), dtype=float).ravel(), UNSEEN)
-        if not self._bursty:
-            base = np.ones_like(base)
-        return base / base.sum()
-
-    def _log_prior(self, base: np.ndarray | None) -> float:
-        strength = self._smoothing()
+    def _log_prior(self, base: np.ndarray | None, strength: float | None) -> float:
         if base is None or not strength:
             return 0.0
         direction = self._topics.eta / self._topics.eta.sum(axis=0)
@@ -266,7 +257,7 @@ class RobustLDA(_TopicModel):
     inference : "collapsed" (default) integrates topics and proportions out and follows expected counts; "meanfield" is
         Wang & Blei's Algorithm 2, slower, with a bound that never falls
     alpha : where the proportions' concentrations start (0.1); fitted, one per topic, unless ``fit_alpha=False``
-    smoothing : strength of the topics' prior, in words; None fits it (fixed and weak under mean field)
+    smoothing : strength of the topics' prior, in words; None fits it (mean field: in its collapsed start, then held)
     max_iter, tol : passes, and the change of evidence per word below which two in a row end the fit; ``tol=0`` makes
         `max_iter` passes
     sweeps : visits of a document in each pass
@@ -318,7 +309,7 @@ class LDA(_TopicModel):
     inference : "collapsed" (default) integrates topics and proportions out and follows expected counts; "meanfield" is
         Wang & Blei's Algorithm 2, slower, with a bound that never falls
     alpha : where the proportions' concentrations start (0.1); fitted, one per topic, unless ``fit_alpha=False``
-    smoothing : strength of the topics' prior, in words; None fits it (fixed and weak under mean field)
+    smoothing : strength of the topics' prior, in words; None fits it (mean field: in its collapsed start, then held)
     max_iter, tol : passes, and the change of evidence per word below which two in a row end the fit; ``tol=0`` makes
         `max_iter` passes
     sweeps : visits of a document in each pass

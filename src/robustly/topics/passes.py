@@ -319,6 +319,34 @@ def make_topics(
     return Topics(eta, as_kernel[0], as_kernel[1], bursty, as_kernel[2], as_kernel[3], float(strength))
 
 
+def fit_prior(topics: Topics, tables: np.ndarray, strength: float, workers: Workers) -> tuple[np.ndarray, float]:
+    r"""Minka's step for the prior of the topics' directions, Dirichlet(strength · base): the new base and strength.
+
+    Of a word's tables in a topic some are due to the prior and the others repeat them. The base counts the former, as
+    in Kneser–Ney smoothing: a word that is frequent in one topic only is no more likely in the others. Plain LDA keeps
+    every word alike. A single topic has nothing to be smoothed towards but itself, and is maximum likelihood.
+    """
+    words, size = tables.shape
+    own = topics.bursty and (size == 1 or strength == 0)
+    if own:
+        base = np.maximum(tables.sum(axis=1), UNSEEN)
+    elif topics.bursty:
+        base = topics.floor.astype(float)
+    else:
+        base = np.ones(words)
+    base /= base.sum()
+    if strength == 0 or not tables.any():
+        return base, strength
+    drawn = np.zeros(words)
+    cuts = np.unique(np.linspace(0, words, PARTS + 1).astype(int))
+    workers.run(kernels.smoothing_terms, [(a, b, tables, strength * base, drawn) for a, b in pairwise(cuts)])
+    fitted = drawn.sum() / special.length_terms(strength, tables.sum(axis=0))
+    if topics.bursty and not own:
+        base = np.maximum(drawn, UNSEEN)
+        base /= base.sum()
+    return base, float(np.clip(fitted, 1e-3, 1e9))
+
+
 def update(
     topics: Topics,
     found: Statistics,
@@ -330,30 +358,15 @@ def update(
 ) -> Topics:
     r"""The M-step on the collapsed terms: Minka's fixed point for α, each :math:`\sum_w \eta_{kw}` and the directions.
 
-    A topic's direction is smoothed towards what all topics together use (every word alike in plain LDA). `smoothing` is
-    that prior's strength in tables; None fits it, again by Minka's step. With a single topic there is nothing to
-    smooth towards but itself, and the update is maximum likelihood. A given `base` (summing to one) stays as it is,
-    which together with a given `smoothing` and a `step` of one makes the update an ascent of bound plus log prior.
+    Directions have a Dirichlet prior whose base and strength (in tables) are fitted too, see `fit_prior`; `smoothing`
+    holds the strength. A given `base` (summing to one) holds both, and with a `step` of one makes the update an ascent
+    of bound plus log prior.
     """
     tables = found.tables
-    words = len(tables)
-    if base is not None:
-        pass
-    elif topics.bursty:
-        base = np.maximum(tables.sum(axis=1), UNSEEN)
-        base /= base.sum()
-    else:
-        base = np.full(words, 1.0 / words)
     strength = topics.strength if smoothing is None else smoothing
-    if smoothing is None and tables.any():
-        cuts = np.unique(np.linspace(0, words, PARTS + 1).astype(int))
-        sums = np.zeros((len(cuts) - 1, 1))
-        workers.run(
-            kernels.smoothing_terms,
-            [(a, b, tables, base, strength, sums[i]) for i, (a, b) in enumerate(pairwise(cuts))],
-        )
-        denominator = special.length_terms(strength, tables.sum(axis=0))
-        strength = float(np.clip(sums.sum() / denominator, 1e-3, 1e9))
+    if base is None:
+        base, fitted = fit_prior(topics, tables, strength, workers)
+        strength = fitted if smoothing is None else smoothing
     total = topics.total.astype(float)
     if topics.bursty:
         mass = tables.sum(axis=0)
