@@ -16,6 +16,7 @@ from robustly.diagnose import benjamini_hochberg
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.result import Fit, RowPosterior
 from robustly.glm.climb import Found, Plan, attenuation
+from robustly.glm.evidence import HALF_LINE
 from robustly.glm.local import LocalLabel, LocalPredictor, Noiseless, Shifted, law_of
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.source import LEVELS, GLMSource, alone_in, fitted_of
@@ -315,7 +316,7 @@ def make_fit(
     else:
         how = "Laplace's approximation" if found.nodes == 0 else f"quadrature with {found.nodes} points a row"
         if isinstance(law, LocalPredictor) and law.prior != "normal" and found.nodes:
-            how = f"quadrature with {4 * max(32, found.nodes)} points a row"
+            how = f"quadrature with {4 * max(HALF_LINE, found.nodes)} points a row"
     alone = alone_in(found)
     values = [*fitted.coefficients, *(fitted.shared[name] for name in free)]
     labels = [*design.terms, *(f"{name} (shared)" if name in design.terms else name for name in free)]

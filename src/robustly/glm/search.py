@@ -23,6 +23,8 @@ MANY_ROWS = 30_000
 SHARE = 16
 # Beyond these spreads the search ends: e³⁰ either way is no longer a regression, and 1e-4 is none.
 NARROWEST, WIDEST = 1e-4, 30.0
+# A spread close to the narrowest is none, unless it is worth as much as this.
+NARROW_GAIN = 0.01
 # Of a normal response: shares of spread or scale in the other below which it is negligible, at first and at last.
 NEGLIGIBLE = (0.03, 1e-4)
 # A scale below this share of the responses' is rounding.
@@ -156,20 +158,21 @@ def _search_spread(design: Design, plan: Plan, begin: Found | None) -> Found:
             found = tried
     assert found is not None
     spread = float(np.exp(found.phi[law.names.index("spread")]))
-    narrow = found.outcome.kind == "watched" and spread < 1.0
+    narrow = spread < (1.0 if found.outcome.kind == "watched" else 10.0 * NARROWEST)
     fitted = plan.hyperprior is None and "spread" not in plan.held
-    if fitted and (narrow or (plain is not None and found.value < plain.value - 1e-8)):
+    if fitted and (narrow or plain is not None):
         plain = plain if plain is not None else classical(design, plan, None)
-        if plain.value >= found.value - 1e-6:
+        if plain.value >= found.value - (NARROW_GAIN if narrow else 1e-6):
             return at_boundary(plain, law)
     if found.outcome.kind == "watched":
+        limit, way = (NARROWEST, "as the spread falls") if narrow else (WIDEST, "with the spread")
         held = Climb(
-            design, replace(plan, held={**plan.held, "spread": WIDEST}), 81 if plan.nodes is None else plan.nodes
+            design, replace(plan, held={**plan.held, "spread": limit}), 81 if plan.nodes is None else plan.nodes
         )
         ended = held.climb(found.u, found.phi)
         return ended.ending(
             "bound",
-            f"the likelihood keeps rising with the spread, which was stopped at {WIDEST:g}. Responses like these say "
+            f"the likelihood keeps rising {way}, which was stopped at {limit:g}. Responses like these say "
             "little about it: give a hyperprior, or another local.",
         )
     finer = 81 if spread > 6 else 41 if spread > 2 else 21
