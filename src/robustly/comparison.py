@@ -52,8 +52,8 @@ def compare(*models: Any, **named: Any) -> Comparison:
         models: two or more fitted estimators or fits, at best one of them classical (``local=None``).
         named: more of them, with the names they are to be shown under.
 
-    LOO is the log predictive density of each row given all others, by the integrated likelihood, summed; its
-    difference from the best is shown with the standard error of that difference. A row's influence is how far the
+    LOO is the log predictive density of each row given all others, by the integrated likelihood, summed over rows that
+    the others can predict in all fits (a row that holds a coefficient alone, ``fit.alone``, is left out); its difference from the best is shown with the standard error of that difference. A row's influence is how far the
     classical fit's coefficients move, in units of their covariance, when the row is left out.
 
     Example:
@@ -81,7 +81,10 @@ def compare(*models: Any, **named: Any) -> Comparison:
         sort=False,
     )
     loo = np.stack([fit.loo_by_row for fit in fits])
-    weight = fits[0].weight
+    weight = fits[0].weight.copy()
+    weight[np.concatenate([fit.alone for fit in fits])] = 0.0
+    if not weight.any():
+        raise DataError("every row holds a coefficient alone (as many columns as rows), so no row predicts another.")
     best = int(np.argmax(loo @ weight))
     away = loo - loo[best]
     scores = pd.DataFrame(

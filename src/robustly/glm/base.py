@@ -156,9 +156,11 @@ class RowRegressor(RegressorMixin, GLMEstimator):
 
         `sample_weight` says how often each row counts, `offset` is added to the predictor, the log of `exposure` too.
         """
-        if y is None:
-            raise DataError("y is missing: this estimator requires y to be passed, but the target y is None.")
-        design = self._design(X, response_of(X, y), sample_weight, offset, exposure)
+        return self._fit(X, y, sample_weight, offset, exposure)
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None) -> Any:
+        refuse_no_response(y)
+        design = self._design(X, response_of(X, y), sample_weight, offset, exposure, trials)
         self._keep(fit_glm(design, self._family(), **self._options()))
         return self
 
@@ -174,6 +176,11 @@ def of_kind(kind: str, predictive: GLMPredictive) -> np.ndarray:
     if kind == "typical":
         return predictive.typical
     raise DataError(f'kind takes "typical" or "marginal"; {kind!r} came.')
+
+
+def refuse_no_response(y: Any) -> None:
+    if y is None:
+        raise DataError("y is missing: this estimator requires y to be passed, but the target y is None.")
 
 
 def response_of(X: Any, y: Any) -> np.ndarray:

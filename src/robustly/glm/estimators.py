@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from robustly.errors import DataError, PersistError
-from robustly.glm.base import RowRegressor, of_kind, response_of
+from robustly.errors import PersistError
+from robustly.glm.base import RowRegressor, of_kind
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
-from robustly.glm.fit import fit_glm
 from robustly.glm.keeping import from_saved
 from robustly.glm.logistic import RobustLogisticRegression
 
@@ -194,11 +193,7 @@ class RobustGLM(RowRegressor):
         trials: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns."""
-        if y is None:
-            raise DataError("y is missing: this estimator requires y to be passed, but the target y is None.")
-        design = self._design(X, response_of(X, y), sample_weight, offset, exposure, trials)
-        self._keep(fit_glm(design, self._family(), **self._options()))
-        return self
+        return self._fit(X, y, sample_weight, offset, exposure, trials)
 
     def predict(
         self,

@@ -19,12 +19,15 @@ from jax.scipy.special import logsumexp
 from robustly.approx.climb import climb, look
 from robustly.approx.grid import find_reach, level_points
 from robustly.fit.passes import one_thread, weighted_quantiles
+from robustly.glm.family import Family
 from robustly.glm.local import LOG_2PI, Law, LocalDispersion, LocalPredictor
 
-# Entries of a row's state: the mode of its own value, and how far to the left and right of it the density reaches.
+# Entries of a row's state: the mode of its own value, and how far to the left and right of it the density reaches; where
+# the response's peak is integrated beside the prior's, its place and the rough predictor it is tied to.
 STATE = 3
+LOOSE = 3.0
 NEWTON_STEPS = 2
-HALF_LINE = 32
+HALF_LINE = 40
 
 
 class Kernel:
@@ -119,20 +122,21 @@ class Kernel:
         if self.law.closed:
             return state
         state = state.astype(m.dtype)
-        joint = self._smooth_joint(m, phi, row)
+        joint = self._smooth_joint(m, phi, row, state)
         mode = climb(joint, state[:1], 1)
-        if self.nodes == 0:
+        if self.nodes == 0 or self._two_centres:
             return lax.stop_gradient(jnp.concatenate([mode, state[1:]]))
         return lax.stop_gradient(jnp.concatenate([mode, find_reach(joint, mode, state[1:])]))
 
-    def _smooth_joint(self, m: Any, phi: Any, row: Any) -> Any:
+    def _smooth_joint(self, m: Any, phi: Any, row: Any, state: Any) -> Any:
         if not self._two_centres:
             return lambda own: self.law.joint(own[0], row, m, *phi)
-        # The response's own peak, tied loosely to the centre so that it exists even where the response says little.
+        # The response's own peak, tied loosely so that it exists, and lies where the density turns, even where the
+        # response says little: to its rough predictor, or for a family that knows none to the centre.
         assert isinstance(self.law, LocalPredictor)
-        nuisance = self.law._nuisance(phi)
-        wide = 30.0 * jnp.exp(phi[0])
-        return lambda own: self.law.family.log_prob(*row, own[0], *nuisance) - 0.5 * ((own[0] - m) / wide) ** 2
+        family, nuisance = self.law.family, self.law._nuisance(phi)
+        near, wide = (state[1], LOOSE) if knows_start(family) else (m, 30.0 * jnp.exp(phi[0]))
+        return lambda own: family.log_prob(*row, own[0], *nuisance) - 0.5 * ((own[0] - near) / wide) ** 2
 
     @property
     def _two_centres(self) -> bool:
@@ -144,11 +148,10 @@ class Kernel:
             curve = look(joint, state[:1])[2][0, 0]
             own, log_weight = level_points(joint, state[:1], curve, state[1:], count)
             return lax.stop_gradient((own[:, 0], log_weight))
-        curve = look(self._smooth_joint(m, phi, row), state[:1])[2][0, 0]
+        curve = look(self._smooth_joint(m, phi, row, state), state[:1])[2][0, 0]
         width = 1.0 / jnp.sqrt(jnp.maximum(-curve, 1e-300))
-        scale = jnp.exp(phi[0])
         points = max(HALF_LINE, count)
-        return lax.stop_gradient(two_centre_points(joint, m, scale, state[0], jnp.minimum(width, 30.0 * scale), points))
+        return lax.stop_gradient(two_centre_points(joint, m, jnp.exp(phi[0]), state[0], width, points))
 
 
 def second_order(f: Any, args: tuple[Any, ...]) -> tuple[Any, list[Any], list[Any]]:
@@ -197,7 +200,9 @@ def two_centre_points(joint: Any, a: Any, width_a: Any, b: Any, width_b: Any, co
 
 def _outer(joint: Any, centre: Any, width: Any) -> Any:
     """How far the density reaches from a centre, counted in the coordinate it is integrated in."""
-    stretched = lambda own: joint(own) + 0.5 * jnp.log1p(((own[0] - centre) / width) ** 2)
+    # As deep again by half as for other densities: what heavy tails lose at their ends is missing in slopes, not in
+    # values, and the two have to agree where the spread says next to nothing.
+    stretched = lambda own: (joint(own) + 0.5 * jnp.log1p(((own[0] - centre) / width) ** 2)) / 1.5
     start = jnp.log(6.0 * width)
     return jnp.exp(find_reach(stretched, centre[None], jnp.stack([start, start])))
 
@@ -222,5 +227,13 @@ def start_state(law: Law, y: np.ndarray, trials: np.ndarray, phi: np.ndarray) ->
     state = np.full((len(y), 0 if law.closed else STATE), np.log(6.0), dtype=np.float32)
     if law.closed:
         return state
-    state[:, 0] = phi[1] if isinstance(law, LocalDispersion) else law.family.start(y, trials)
+    start = phi[1] if isinstance(law, LocalDispersion) else law.family.start(y, trials)
+    state[:, 0] = start
+    if isinstance(law, LocalPredictor) and law.prior != "normal":
+        state[:, 1] = start
     return state
+
+
+def knows_start(family: Family) -> bool:
+    """Whether a family says of a response alone where its predictor lies."""
+    return type(family).start is not Family.start

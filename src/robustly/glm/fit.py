@@ -90,6 +90,8 @@ def _held_spread(spread: float, law: Law) -> float:
             f"spread={spread} came, but rows of this model have no value with a spread. Leave spread out, or localize "
             'the predictor (local="predictor").'
         )
+    if isinstance(law.family, Normal) and 0 < spread < np.inf:
+        return float(spread)  # In the units of the response.
     if not NARROWEST < spread < WIDEST:
         raise ModelError(
             f"spread, held at a value, lies between {NARROWEST:g} and {WIDEST:g}; {spread} came. None fits it; "

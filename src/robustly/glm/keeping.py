@@ -12,7 +12,7 @@ from robustly.errors import ModelError, PersistError
 from robustly.fit.outcome import Outcome
 from robustly.glm import columns
 from robustly.glm.families import FAMILIES, Family, as_family
-from robustly.glm.local import Classical, Shifted, law_of
+from robustly.glm.local import Classical, Noiseless, Shifted, law_of
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import GLMFit
 
@@ -47,6 +47,7 @@ def to_saved(fit: GLMFit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "phi": fit.fitted.phi,
         "coefficients": fit.fitted.coefficients,
         "aliased": fit.aliased,
+        "alone": fit.alone,
         "values": fit._values,
     }
     if fit.source is not None:
@@ -67,7 +68,11 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         )
     chosen = as_family(meta["family"] if family is None else family)
     asked = meta["asked"]
-    laws = {"Classical": lambda: Classical(chosen), "Shifted": lambda: Shifted(chosen)}
+    laws = {
+        "Classical": lambda: Classical(chosen),
+        "Shifted": lambda: Shifted(chosen),
+        "Noiseless": lambda: Noiseless(chosen, asked["prior"]),
+    }
     law = laws.get(meta["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
     return GLMFit(
         parameters=dict(zip(meta["parameters"], arrays["values"])),
@@ -88,6 +93,7 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         terms=list(meta["terms"]),
         asked=asked,
         aliased=arrays["aliased"],
+        alone=arrays.get("alone", np.zeros(0, dtype=int)),
         formula=columns.from_saved(meta["formula"]) if meta.get("formula") else None,
         by_formula=meta.get("by_formula", False),
     )

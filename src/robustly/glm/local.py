@@ -8,6 +8,7 @@ the joint density of the response and the row's own value, which :mod:`robustly.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -56,6 +57,10 @@ class Law(ABC):
         """Log density of one row and its own value; the others."""
         raise NotImplementedError
 
+    def errors(self, shared: Mapping[str, float]) -> Any:
+        """Where a response is its predictor and an error of one law, that law as SciPy has it; None elsewhere."""
+        return None
+
     @cached_property
     def nuisance_places(self) -> tuple[int, ...]:
         """Where in `names` the family's nuisance parameters stand."""
@@ -101,6 +106,29 @@ class LocalPredictor(Law):
 
 
 @dataclass(frozen=True)
+class Noiseless(Law):
+    r"""Every row is its own predictor, :math:`y_i = \eta_i`: what a normal response becomes when its scale is zero."""
+
+    prior: str = "laplace"
+
+    closed: ClassVar[bool] = True
+    local: ClassVar[str | None] = "predictor"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("spread", *(("dof",) if self.prior == "student_t" else ()))
+
+    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+        return log_prior(self.prior, row[0] - m, *phi) + 0.5 * LOG_2PI
+
+    def errors(self, shared: Mapping[str, float]) -> Any:
+        from scipy import stats
+
+        scale = shared["spread"]
+        return stats.laplace(scale=scale) if self.prior == "laplace" else stats.t(shared["dof"], scale=scale)
+
+
+@dataclass(frozen=True)
 class LocalDispersion(Law):
     """Every row has its own value of the family's nuisance parameter, log-normal around the common one."""
 
@@ -134,6 +162,11 @@ class LocalPrecision(Law):
 
     def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
         return log_student_t((row[0] - m), *phi)
+
+    def errors(self, shared: Mapping[str, float]) -> Any:
+        from scipy import stats
+
+        return stats.t(shared["dof"], scale=shared["scale"])
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from robustly.errors import DataError, names
-from robustly.glm.base import GLMEstimator, of_kind, refuse_texts
+from robustly.glm.base import GLMEstimator, of_kind, refuse_no_response, refuse_texts
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 
@@ -84,8 +84,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
         trials: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`."""
-        if y is None:
-            raise DataError("y is missing: this estimator requires y to be passed, but the target y is None.")
+        refuse_no_response(y)
         refuse_texts(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
         y = np.asarray(y)

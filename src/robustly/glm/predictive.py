@@ -10,7 +10,7 @@ import numpy as np
 
 from robustly.errors import DataError, ModelError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
-from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
+from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.precision import double_precision
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
@@ -65,6 +65,7 @@ class GLMPredictive:
         self.family = fitted.family
         self.shared = fitted.shared
         self.nuisance = fitted.law.nuisance(fitted.phi)
+        self.errors = self.law.errors(self.shared)
 
     def __len__(self) -> int:
         return len(self.m)
@@ -91,9 +92,9 @@ class GLMPredictive:
         family, m, trials = self.family, self.m, self.trials
         if isinstance(self.law, Classical):
             return family.mean(m, self.nuisance, trials), family.variance(m, self.nuisance, trials)
-        if isinstance(self.law, LocalPrecision):
-            dof, scale = self.shared["dof"], self.shared["scale"]
-            return m, np.full(len(m), scale**2 * dof / (dof - 2.0) if dof > 2.0 else np.inf)
+        if self.errors is not None:
+            variance = float(self.errors.var())
+            return m, np.full(len(m), variance if np.isfinite(variance) else np.inf)
         if isinstance(self.law, LocalLabel):
             share = self._label_share(m)
             return share, share * (1.0 - share)
@@ -144,10 +145,8 @@ class GLMPredictive:
         y = np.array(np.broadcast_to(np.asarray(values, dtype=float), (len(self),)))
         if isinstance(self.law, Classical):
             return self.family.cdf(y, self.m, self.nuisance, self.trials)
-        if isinstance(self.law, LocalPrecision):
-            from scipy.stats import t
-
-            return t.cdf((y - self.m) / self.shared["scale"], self.shared["dof"])
+        if self.errors is not None:
+            return self.errors.cdf(y - self.m)
         if isinstance(self.law, LocalLabel):
             return np.where(y < 0, 0.0, np.where(y < 1, 1.0 - self._label_share(self.m), 1.0))
         return np.concatenate([self._mixed_cdf(place, y[place]) for place in self._places()])
@@ -223,10 +222,8 @@ class GLMPredictive:
         return both[..., 0], both[..., 1]
 
     def _quantile(self, level: float) -> np.ndarray:
-        if isinstance(self.law, LocalPrecision):
-            from scipy.stats import t
-
-            return self.m + self.shared["scale"] * t.ppf(level, self.shared["dof"])
+        if self.errors is not None:
+            return self.m + self.errors.ppf(level)
         typical = self.typical
         if self.family.discrete:
             low, high = np.full(len(self), -1.0), np.maximum(np.ceil(typical), 1.0)
@@ -297,8 +294,8 @@ class GLMPredictive:
         shape = (num_samples, len(self))
         m = np.broadcast_to(self.m, shape)
         trials = np.broadcast_to(self.trials, shape)
-        if isinstance(self.law, LocalPrecision):
-            return m + self.shared["scale"] * rng.standard_t(self.shared["dof"], shape)
+        if self.errors is not None:
+            return m + self.errors.rvs(shape, random_state=rng)
         if isinstance(self.law, LocalLabel):
             return (rng.random(shape) < self._label_share(m)).astype(float)
         if isinstance(self.law, Classical):

@@ -14,11 +14,12 @@ import pandas as pd
 from robustly import persist
 from robustly.diagnose import benjamini_hochberg
 from robustly.errors import DataError, ModelError, PersistError
-from robustly.fit.result import Fit
+from robustly.fit.result import Fit, RowPosterior
 from robustly.glm.climb import Found, Plan, attenuation
-from robustly.glm.local import LocalLabel, LocalPredictor, Shifted, law_of
+from robustly.glm.evidence import HALF_LINE
+from robustly.glm.local import LocalLabel, LocalPredictor, Noiseless, Shifted, law_of
 from robustly.glm.predictive import Fitted, GLMPredictive
-from robustly.glm.source import GLMSource, fitted_of
+from robustly.glm.source import LEVELS, GLMSource, alone_in, fitted_of
 
 
 @dataclass(eq=False)
@@ -34,6 +35,8 @@ class GLMFit(Fit):
     asked: dict[str, Any] = field(default_factory=dict)
     """What the user asked for: local, prior; at a boundary the fitted law is the classical one instead."""
     aliased: Any = field(default=None, repr=False)
+    alone: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=int), repr=False)
+    """Rows that hold a coefficient alone: nothing is left to predict them by, so LOO has them as they are in the fit."""
     formula: Any = field(default=None, repr=False)
     by_formula: bool = False
 
@@ -79,7 +82,9 @@ class GLMFit(Fit):
 
     @property
     def scale(self) -> float | None:
-        """Scale of the noise of measured responses."""
+        """Scale of the noise of measured responses; 0 when rows' own predictors take up all of it."""
+        if isinstance(self.fitted.law, Noiseless):
+            return 0.0
         return self.shared.get("scale")
 
     @property
@@ -140,7 +145,8 @@ class GLMFit(Fit):
         """Expected log predictive density of a new row, times the rows: each row predicted by all others.
 
         One Newton step from the fit to that without the row (for the 30 heaviest rows all steps), and the row's
-        integrated likelihood there, never the conditional one, which knows the row's own value.
+        integrated likelihood there, never the conditional one, which knows the row's own value. Rows in `alone` cannot
+        be predicted by the others and count at their density in the fit.
         """
         return float(self.weight @ self.loo_by_row)
 
@@ -180,6 +186,9 @@ class GLMFit(Fit):
 
     def posterior(self, site: str | None = None) -> Any:
         """What is believed of each row's own value: ``mean``, ``sd``, ``quantile(level)``, arrays by row."""
+        if isinstance(self.fitted.law, Noiseless):
+            y = np.asarray(self._need("posterior").design.y)  # type: ignore[attr-defined]
+            return RowPosterior(y, np.zeros(len(y)), LEVELS, np.repeat(y[:, None], len(LEVELS), axis=1))
         if self.fitted.law.closed:
             raise ModelError("this fit has no own value by row that was integrated by points; see shared and surprise.")
         return self._need("posterior").posterior("")
@@ -307,7 +316,8 @@ def make_fit(
     else:
         how = "Laplace's approximation" if found.nodes == 0 else f"quadrature with {found.nodes} points a row"
         if isinstance(law, LocalPredictor) and law.prior != "normal" and found.nodes:
-            how = f"quadrature with {4 * max(32, found.nodes)} points a row"
+            how = f"quadrature with {4 * max(HALF_LINE, found.nodes)} points a row"
+    alone = alone_in(found)
     values = [*fitted.coefficients, *(fitted.shared[name] for name in free)]
     labels = [*design.terms, *(f"{name} (shared)" if name in design.terms else name for name in free)]
     return GLMFit(
@@ -322,12 +332,24 @@ def make_fit(
         outcome=found.outcome,
         history=found.optimum.history,
         approximation=how,
-        notes=(*design.notes, *notes, *found.notes),
+        notes=(*design.notes, *notes, *found.notes, *_alone_note(design, alone)),
         source=source,  # type: ignore[arg-type]
         fitted=fitted,
         terms=design.terms,
         asked={"local": local, "prior": prior},
         aliased=design.aliased,
+        alone=alone,
         formula=formula,
         by_formula=formula is not None,
+    )
+
+
+def _alone_note(design: Any, alone: np.ndarray) -> tuple[str, ...]:
+    if not len(alone):
+        return ()
+    shown = ", ".join(f"{row} ({' and '.join(design.held_by(int(row))[:2])})" for row in alone[:5])
+    more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
+    return (
+        f"these rows hold a coefficient alone: {shown}{more}. Without them it is not determined, so no other row predicts "
+        "them: LOO counts them at their density in the fit.",
     )

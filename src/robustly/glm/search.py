@@ -16,6 +16,7 @@ from robustly.glm.climb import CHUNK, Climb, Found, Plan, by_row
 from robustly.glm.evidence import pairs
 from robustly.glm.families import Bernoulli, Binomial, Normal
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor
+from robustly.glm.noiseless import noiseless
 from robustly.memory import give_back
 from robustly.rows.frames import Design
 
@@ -23,6 +24,10 @@ MANY_ROWS = 30_000
 SHARE = 16
 # Beyond these spreads the search ends: e³⁰ either way is no longer a regression, and 1e-4 is none.
 NARROWEST, WIDEST = 1e-4, 30.0
+# A spread close to the narrowest is none, unless it is worth as much as this.
+NARROW_GAIN = 0.01
+# Of a normal response: shares of spread or scale in the other below which it is negligible, at first and at last.
+NEGLIGIBLE = (0.03, 1e-4)
 # A scale below this share of the responses' is rounding.
 PERFECT = 1e-10
 # Logarithms of dispersions beyond which a simpler family does as well, and degrees of freedom as good as normal.
@@ -133,6 +138,8 @@ def _search_held(design: Design, plan: Plan, begin: Found | None) -> Found:
 def _search_spread(design: Design, plan: Plan, begin: Found | None) -> Found:
     """Rows with predictors or dispersions of their own."""
     law = plan.law
+    if isinstance(law.family, Normal):
+        return _search_noise(design, plan, begin)
     if begin is not None and isinstance(begin.plan.law, type(law)):
         starts = [(begin.u, begin.phi)]
         plain = None
@@ -141,9 +148,8 @@ def _search_spread(design: Design, plan: Plan, begin: Found | None) -> Found:
         if not plain.outcome.converged:
             return plain
         score, size = spread_score(plain, law)
-        # The score at zero does not decide for 0/1 rows and heavy tails, which may prefer a spread far from zero, nor
-        # for a normal response, whose scale takes it up.
-        unsure = isinstance(law.family, Bernoulli | Binomial | Normal) or getattr(law, "prior", "normal") == "student_t"
+        # The score at zero does not decide for 0/1 rows and heavy tails, which may prefer a spread far from zero.
+        unsure = isinstance(law.family, Bernoulli | Binomial) or getattr(law, "prior", "normal") == "student_t"
         if score <= 1e-9 * size and plan.hyperprior is None and "spread" not in plan.held and not unsure:
             return at_boundary(plain, law)
         starts = _spread_starts(design, plan, plain, score, size)
@@ -156,20 +162,21 @@ def _search_spread(design: Design, plan: Plan, begin: Found | None) -> Found:
             found = tried
     assert found is not None
     spread = float(np.exp(found.phi[law.names.index("spread")]))
-    narrow = found.outcome.kind == "watched" and spread < 1.0
+    narrow = spread < (1.0 if found.outcome.kind == "watched" else 10.0 * NARROWEST)
     fitted = plan.hyperprior is None and "spread" not in plan.held
-    if fitted and (narrow or (plain is not None and found.value < plain.value - 1e-8)):
+    if fitted and (narrow or plain is not None):
         plain = plain if plain is not None else classical(design, plan, None)
-        if plain.value >= found.value - 1e-6:
+        if plain.value >= found.value - (NARROW_GAIN if narrow else 1e-6):
             return at_boundary(plain, law)
     if found.outcome.kind == "watched":
+        limit, way = (NARROWEST, "as the spread falls") if narrow else (WIDEST, "with the spread")
         held = Climb(
-            design, replace(plan, held={**plan.held, "spread": WIDEST}), 81 if plan.nodes is None else plan.nodes
+            design, replace(plan, held={**plan.held, "spread": limit}), 81 if plan.nodes is None else plan.nodes
         )
         ended = held.climb(found.u, found.phi)
         return ended.ending(
             "bound",
-            f"the likelihood keeps rising with the spread, which was stopped at {WIDEST:g}. Responses like these say "
+            f"the likelihood keeps rising {way}, which was stopped at {limit:g}. Responses like these say "
             "little about it: give a hyperprior, or another local.",
         )
     finer = 81 if spread > 6 else 41 if spread > 2 else 21
@@ -177,6 +184,43 @@ def _search_spread(design: Design, plan: Plan, begin: Found | None) -> Found:
         climb = Climb(design, plan, finer)
         found = climb.climb(found.u, found.phi)
     return replace(found, plain_value=None if plain is None else plain.log_likelihood)
+
+
+def _search_noise(design: Design, plan: Plan, begin: Found | None) -> Found:
+    """A normal response with predictors of its rows' own: between no spread and no noise, either of which may be best."""
+    law = plan.law
+    plain = classical(design, plan)
+    if not plain.outcome.converged:
+        return plain
+    spread, scale = law.names.index("spread"), law.names.index("scale")
+    phi = np.full(len(law.names), np.log(4.0))
+    phi[[spread, scale]] = plain.phi[0] - 0.7
+    for name, value in plan.held.items():
+        phi[law.names.index(name)] = law.free(name, value)
+    u, fitted = plain.u, plan.hyperprior is None and "spread" not in plan.held
+    if begin is not None and isinstance(begin.plan.law, type(law)):
+        u, phi = begin.u, begin.phi
+    ends = [end for end in [noiseless(design, plan, plain.u, plain.phi[0] - 0.7)] if end.outcome.converged]
+    ends += [at_boundary(plain, law)] if fitted else []
+    best = max((end.value for end in ends), default=-np.inf)
+    found: Found | None = None
+    for small in NEGLIGIBLE:
+        climb = Climb(design, plan, 21 if plan.nodes is None else plan.nodes)
+        limits = small * len(design) ** (-1.0 / 3.0), 1.0 / small
+
+        def watch(vector: np.ndarray, climb: Climb = climb, limits: tuple[float, float] = limits) -> str | None:
+            at = climb.split(vector)[1]
+            ratio = float(np.exp(at[scale] - at[spread]))
+            return "spread or scale runs to zero" if not limits[0] < ratio < limits[1] else None
+
+        found = climb.climb(u, phi, watch=watch)
+        if found.outcome.kind != "watched" or best >= found.value - 1e-6:
+            break
+        u, phi = found.u, found.phi
+    assert found is not None
+    if found.outcome.kind in ("watched", "bad_start") or best >= found.value - 1e-8:
+        found = max(ends, key=lambda end: end.value, default=found)
+    return replace(found, plain_value=plain.log_likelihood)
 
 
 def spread_score(plain: Found, law: Law) -> tuple[float, float]:
@@ -210,10 +254,6 @@ def _spread_starts(
     if "spread" not in plan.held:
         phi[place] = np.log(moments)
     if isinstance(law, LocalDispersion):
-        return [(plain.u, phi)]
-    if isinstance(law.family, Normal):
-        scale = law.names.index("scale")
-        phi[place], phi[scale] = phi[scale] - 0.7, phi[scale] - 0.7
         return [(plain.u, phi)]
     if isinstance(law.family, Bernoulli | Binomial):
         wide = phi.copy()

@@ -85,7 +85,7 @@ def by_map(design: Design, plan: Plan) -> Found:
     if not isinstance(law, LocalPredictor) or law.prior != "laplace":
         raise ModelError('solver="map" finds sparse shifts; it needs local="predictor" and prior="laplace".')
     exact = search(design, plan)
-    if not exact.outcome.converged or exact.outcome.kind == "boundary":
+    if not exact.outcome.converged or not isinstance(exact.plan.law, LocalPredictor):
         return exact
     shared = {name: float(np.exp(value)) for name, value in zip(law.names, exact.phi)}
     found = search(design, Plan(Shifted(law.family), held=shared, stop=plan.stop))

@@ -14,7 +14,8 @@ from robustly.fit.result import RowPosterior
 from robustly.fit.uncertainty import Draws
 from robustly.glm.climb import Climb, Found, Plan, by_row
 from robustly.glm.evidence import kernel, pairs, start_state
-from robustly.glm.local import LocalLabel, LocalPrecision
+from robustly.glm.local import LocalLabel, LocalPrecision, Noiseless
+from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.profile import profile_spread
@@ -25,6 +26,9 @@ from robustly.rows.frames import DesignRows
 # Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
 HEAVY = 0.3
 REFITS = 30
+KINKED_REFITS = 100
+# A residual below this share of the spread is none.
+ON_THE_FIT = 1e-6
 LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
 
 
@@ -43,21 +47,26 @@ class GLMSource:
     def predictor(self) -> np.ndarray:
         return self.design.predictor(self.found.u)
 
+    @property
+    def _kinked(self) -> bool:
+        law = self.found.plan.law
+        return isinstance(law, Noiseless) and law.prior == "laplace"
+
     @cached_property
     def _curves(self) -> tuple[np.ndarray, np.ndarray]:
-        return by_row(self.found)
-
-    def _directions(self) -> np.ndarray:
-        """Rows in the coordinates of the search."""
-        design = self.design
-        matrix = design.shifted(design.matrix)
-        turn = design.to_shifted
-        return turn[0] + matrix @ turn[1:] if design.intercept else np.asarray(matrix @ turn)
+        slope, curve = by_row(self.found)
+        if self._kinked:
+            # Rows on the fit sit on the kink of their density: of all slopes there, those that balance all other rows.
+            on = np.abs(self.design.y - self.predictor) < ON_THE_FIT * np.exp(self.found.phi[0])
+            weighed = self.design.directions()[on] * self.design.rows.weight[on, None]
+            slope = slope.copy()
+            slope[on, 0] = np.linalg.lstsq(weighed.T, -self.found.optimum.slope[: self.design.size], rcond=None)[0]
+        return slope, curve
 
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""
         slope = self._curves[0]
-        return np.concatenate([self._directions() * slope[:, :1], slope[:, 1 + self.climb.free]], axis=1)
+        return np.concatenate([self.design.directions() * slope[:, :1], slope[:, 1 + self.climb.free]], axis=1)
 
     def _removed(self) -> tuple[np.ndarray, np.ndarray]:
         """How far each row's predictor and shared numbers move when the row is left out, and their variances."""
@@ -65,7 +74,7 @@ class GLMSource:
         used = np.concatenate([[0], 1 + self.climb.free])
         k, size, weight = len(used), self.design.size, self.design.rows.weight
         covariance = np.linalg.pinv(-self.found.optimum.curve)
-        z = self._directions()
+        z = self.design.directions()
         spread = np.zeros((len(z), k, k))
         spread[:, 0, 0] = np.einsum("ni,ij,nj->n", z, covariance[:size, :size], z)
         spread[:, 0, 1:] = z @ covariance[:size, size:]
@@ -77,7 +86,7 @@ class GLMSource:
                 a, b = int(np.flatnonzero(used == i)[0]), int(np.flatnonzero(used == j)[0])
                 bend[:, a, b] = bend[:, b, a] = column
         matrix = np.eye(k) + weight[:, None, None] * (bend @ spread)
-        # A row that alone holds a coefficient leaves nothing to solve; a nudge makes its step long instead of undefined.
+        # A row that holds a coefficient alone leaves nothing to solve; a nudge makes its step long instead of undefined.
         alone = np.abs(np.linalg.det(matrix)) < 1e-12
         matrix[alone] += 1e-9 * np.eye(k)
         pull = np.linalg.solve(matrix, slope[:, used, None] * weight[:, None, None])
@@ -87,13 +96,20 @@ class GLMSource:
         move, _ = self._removed()
         law, free = self.found.plan.law, self.climb.free
         phi = np.tile(self.found.phi, (len(move), 1))
-        # A step as long as this comes from a row that holds a coefficient alone; its own prediction is then no number.
+        # A step as long as this is no step that one row's leaving asks for.
         phi[:, free] += np.clip(move[:, 1:], -5.0, 5.0)
         m = self.predictor + np.clip(move[:, 0], -1e3, 1e3)
         found = self._evidence(m, phi) + law.family.log_base(self.design.y, self.design.trials)
+        # What nothing else predicts has no prediction: the density in the fit stands for it, and `alone` says so.
+        alone = alone_in(self.found)
+        found[alone] = self.found.evidence[alone]
         lost = self.found.evidence - found
         heavy = np.argsort(-lost, kind="stable")[:REFITS]
-        for row in heavy[(lost[heavy] > HEAVY) & (self.design.rows.weight[heavy] > 0)]:
+        heavy = heavy[lost[heavy] > HEAVY]
+        if self._kinked and len(lost) <= KINKED_REFITS:
+            # Among few rows a kinked likelihood moves by leaps, from row to row.
+            heavy = np.arange(len(lost))
+        for row in np.setdiff1d(heavy[self.design.rows.weight[heavy] > 0], alone):
             found[row] = self._without(int(row))
         return found
 
@@ -101,6 +117,9 @@ class GLMSource:
         """The evidence of a row under the fit to all others, climbed from the fit to all."""
         weight = self.design.rows.weight.copy()
         weight[row] = 0.0
+        if isinstance(self.found.plan.law, Noiseless):
+            less = noiseless(self.design.weighed(weight), self.found.plan, self.found.u, float(self.found.phi[0]))
+            return float(less.evidence[row])
         climb = Climb(self.design.weighed(weight), self.found.plan, self.found.nodes)
         climb.state = None if self.found.state is None else self.found.state.copy()
         return float(climb.climb(self.found.u, self.found.phi).evidence[row])
@@ -215,6 +234,11 @@ class GLMSource:
 
     def describe(self) -> dict[str, Any]:
         return {}
+
+
+def alone_in(found: Found) -> np.ndarray:
+    """Rows that hold a coefficient alone, with no prior on it."""
+    return found.design.alone if found.plan.tether == 0 else np.zeros(0, dtype=int)
 
 
 def fitted_of(found: Found) -> Fitted:

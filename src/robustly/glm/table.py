@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.interpolate import CubicSpline
 
-from robustly.glm.evidence import STATE, Kernel, pairs
+from robustly.glm.evidence import Kernel, pairs, start_state
 from robustly.native import compiled
 
 STEP = 0.04
@@ -31,8 +31,7 @@ def table_of(kernel: Kernel, phi: tuple[float, ...], reach: float) -> Any:
     size = USUAL if len(z) <= USUAL else LARGEST  # few sizes, as each is compiled
     grid = np.concatenate([z, np.full(size - len(z), z[-1])])
     ones = np.ones(size)
-    state = np.full((size, STATE), np.log(6.0), dtype=np.float32)
-    state[:, 0] = 1.0
+    state = start_state(kernel.law, ones, ones, np.asarray(phi))
     value, slope, curve, _ = kernel.curves(grid, phi, (ones, ones), state)
     entries = np.concatenate([np.asarray(value)[:, None], slope, curve], axis=1)[: len(z)]
     # A piece's entries together, so that a row touches one stretch of memory.

@@ -11,7 +11,7 @@ import pandas as pd
 
 from robustly.comparison import Comparison, compare
 from robustly.errors import ModelError
-from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
+from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Noiseless, Shifted
 
 LISTED = 8
 
@@ -103,7 +103,7 @@ class Findings:
         law, shared = fit.fitted.law, fit.fitted.shared
         if fit.asked.get("local") is None:
             return "The model is the classical one: nothing is local."
-        if isinstance(law, LocalPredictor | Shifted):
+        if isinstance(law, LocalPredictor | Shifted | Noiseless):
             return f"Rows differ: their own predictors are spread around the common ones with scale {shared['spread']:.3g}."
         if isinstance(law, LocalPrecision):
             held = "" if "dof" in fit.labels else " (held there)"

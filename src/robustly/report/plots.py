@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import ModelError
-from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
+from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Noiseless, Shifted
 
 ROBUST, CLASSICAL, QUIET, MARK = "#1d6f8a", "#b8552f", "#8a9296", "#a3195b"
 COLOURS = (ROBUST, CLASSICAL, "#6b7d2a", "#6a4c93", "#555555")
@@ -182,7 +182,7 @@ def plot_prior(fit: Any) -> Any:
         return _wrong_labels(fit)
     if isinstance(law, LocalPrecision):
         return _precisions(fit)
-    if isinstance(law, LocalPredictor | LocalDispersion):
+    if isinstance(law, LocalPredictor | LocalDispersion | Noiseless):
         return _own_values(fit)
     if isinstance(law, Shifted):
         return _shifts(fit)

@@ -14,6 +14,8 @@ from robustly.rows.arrays import Rows, pad, read_weights
 
 # Directions in which standardised columns vary less than this share of their variance are taken for rounding.
 ALIASED = 1e-11
+# A leverage closer to one than this is one.
+ALONE = 1e-9
 WIDE_CHUNK = 400_000
 
 
@@ -180,6 +182,24 @@ class Design:
         null = self._unshift(self._coordinates[1])
         size = np.abs(null).max(axis=0, initial=0.0)
         return (np.abs(null) > 1e-6 * np.maximum(size, 1e-300)).any(axis=1)
+
+    def directions(self, place: slice = slice(None)) -> np.ndarray:
+        """Rows in the coordinates `u`."""
+        matrix, turn = self.shifted(self.matrix[place]), self.to_shifted
+        return turn[0] + matrix @ turn[1:] if self.intercept else np.asarray(matrix @ turn)
+
+    @cached_property
+    def alone(self) -> np.ndarray:
+        """Rows without which the columns, with no ridge to help, leave some coefficient undetermined: leverage one."""
+        if self.ridge > 0:
+            return np.zeros(0, dtype=int)
+        size = np.concatenate([np.square(self.directions(place)).sum(axis=1) for place in self._places()])
+        return np.flatnonzero(self.rows.weight * size > (1.0 - ALONE) * self.rows.total_weight)
+
+    def held_by(self, row: int) -> list[str]:
+        """The terms whose coefficients a row with leverage one holds alone."""
+        size = np.abs(self.to_coefficients @ self.directions(slice(row, row + 1))[0])
+        return [term for term, one in zip(self.terms, size) if one > 1e-6 * size.max()]
 
     @cached_property
     def penalty(self) -> np.ndarray:
