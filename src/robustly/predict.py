@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import DataError, ModelError, names
+from robustly.keys import jax_key
 from robustly.precision import in_double_precision
 
 DRAWS = 4000
@@ -73,7 +74,7 @@ class Predictive:
     @in_double_precision
     def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray | dict[str, np.ndarray]:
         """Draws of shape (num_samples, rows, …); a dictionary by site when several are observed."""
-        found = self._predictor.sample(num_samples, key)
+        found = self._predictor.sample(num_samples, jax_key(key))
         return next(iter(found.values())) if len(found) == 1 else found
 
     @cached_property

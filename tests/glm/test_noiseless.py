@@ -52,6 +52,7 @@ def test_its_standard_errors_are_those_of_the_expected_information():
     expected = fit.spread * np.sqrt(np.diag(np.linalg.inv(A.T @ A)))
     np.testing.assert_allclose(fit.standard_errors, expected, rtol=1e-6)
     assert any("expected information" in note for note in fit.notes)
+    assert "expected information" in fit.summary().heading["standard errors by"]
 
 
 def test_its_loo_is_that_of_fits_without_each_row():

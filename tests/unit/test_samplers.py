@@ -3,9 +3,13 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pytest
 from numpyro.diagnostics import effective_sample_size
 
+import robustly as rb
+from robustly import keys
 from robustly.fit.uncertainty import ENOUGH, independence, nuts
 from robustly.precision import double_precision
 
@@ -40,3 +44,21 @@ def test_a_posterior_far_from_normal_is_left_to_nuts():
     with double_precision():
         _, more = jax.jit(lambda key: independence(narrow_valley, 2, key, 500, 1))(jax.random.key(0))
     assert float(more["efficiency"]) < ENOUGH
+
+
+@pytest.mark.parametrize("seed", [3, np.int64(3), np.random.default_rng(3)])
+def test_draws_start_from_any_seed(seed, rng):
+    def model(y):
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.Poisson(rate), obs=y)
+
+    fit = rb.localize(model, "rate").fit(rng.negative_binomial(2, 0.3, size=60))
+    assert fit.sample_posterior(20, key=seed)["rate.concentration"].shape == (20,)
+
+
+def test_what_is_no_seed_is_refused():
+    with pytest.raises(rb.ModelError, match="whole number"):
+        keys.jax_key("today")
+    with pytest.raises(rb.ModelError, match="whole number"):
+        keys.generator(None)

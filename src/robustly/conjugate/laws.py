@@ -11,16 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly.errors import ModelError
+from robustly.keys import generator
 from robustly.precision import in_double_precision
 
 HALVINGS = 40
-
-
-def generator(key: Any) -> np.random.Generator:
-    """Random numbers from a JAX key or a whole number."""
-    if isinstance(key, int | np.integer):
-        return np.random.default_rng(int(key))
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
 
 
 def _levels(level: Any) -> np.ndarray:

@@ -14,6 +14,7 @@ from robustly import persist
 from robustly.diagnose import benjamini_hochberg
 from robustly.errors import FitError, IdentifiabilityWarning, ModelError, names
 from robustly.fit.outcome import Outcome
+from robustly.keys import jax_key
 
 
 class Source(Protocol):
@@ -233,7 +234,7 @@ class Fit:
         A Metropolis chain with independent proposals around the estimate, in a fraction of NUTS's time, where the
         posterior is close enough to normal for it; NUTS, with `num_warmup` steps to find its stride, where it is not.
         """
-        return self._need("sample_posterior").sample_posterior(num_samples, key, num_warmup, num_chains)
+        return self._need("sample_posterior").sample_posterior(num_samples, jax_key(key), num_warmup, num_chains)
 
     def _need(self, what: str) -> Source:
         if self.source is None:

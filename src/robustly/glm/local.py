@@ -32,6 +32,11 @@ class Law(ABC):
     local: ClassVar[str | None] = None
 
     @property
+    def kinked(self) -> bool:
+        """Whether a row's density has a corner in its predictor, so that it has no curvature to observe."""
+        return False
+
+    @property
     @abstractmethod
     def names(self) -> tuple[str, ...]:
         """What the shared numbers are called."""
@@ -117,6 +122,10 @@ class Noiseless(Law):
     @property
     def names(self) -> tuple[str, ...]:
         return ("spread", *(("dof",) if self.prior == "student_t" else ()))
+
+    @property
+    def kinked(self) -> bool:
+        return self.prior == "laplace"
 
     def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
         return log_prior(self.prior, row[0] - m, *phi) + 0.5 * LOG_2PI

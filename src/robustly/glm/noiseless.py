@@ -28,7 +28,7 @@ def noiseless(design: Any, plan: Plan, u: np.ndarray, log_spread: float) -> Foun
     climb = Climb(design, replace(plan, law=law, held=held, nodes=None), 0)
     phi = np.array([log_spread, np.log(4.0)])[: len(law.names)]
     phi = np.where(np.isin(np.arange(len(phi)), climb.free), phi, climb.phi)
-    found = climb.found(_by_kinks(climb, climb.joined(u, phi))) if law.prior == "laplace" else climb.climb(u, phi)
+    found = climb.found(_by_kinks(climb, climb.joined(u, phi))) if law.kinked else climb.climb(u, phi)
     if not found.outcome.converged:
         return found
     text = (
@@ -36,7 +36,7 @@ def noiseless(design: Any, plan: Plan, u: np.ndarray, log_spread: float) -> Foun
         f"{law.prior} prior itself."
     )
     note = "rows have a kinked likelihood at scale = 0: standard errors are from the expected information."
-    return replace(found.ending("limit", text), notes=(note,) if law.prior == "laplace" else ())
+    return replace(found.ending("limit", text), notes=(note,) if law.kinked else ())
 
 
 def _by_kinks(climb: Climb, vector: np.ndarray) -> Optimum:

@@ -11,6 +11,7 @@ import numpy as np
 from robustly.errors import DataError, ModelError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
+from robustly.keys import generator
 from robustly.precision import double_precision
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
@@ -290,7 +291,7 @@ class GLMPredictive:
 
     def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray:
         """Draws of shape (num_samples, rows); `key` is a seed, a NumPy generator or a JAX key."""
-        rng = as_generator(key)
+        rng = generator(key)
         shape = (num_samples, len(self))
         m = np.broadcast_to(self.m, shape)
         trials = np.broadcast_to(self.trials, shape)
@@ -316,17 +317,6 @@ class GLMPredictive:
 def _nodes(shared: dict[str, float]) -> int:
     spread = shared.get("spread", 0.0)
     return 81 if spread > 6 else 41 if spread > 2 else 21
-
-
-def as_generator(key: Any) -> np.random.Generator:
-    """A NumPy generator from a seed, a generator or a JAX key."""
-    if isinstance(key, np.random.Generator):
-        return key
-    if isinstance(key, int | np.integer):
-        return np.random.default_rng(int(key))
-    import jax
-
-    return np.random.default_rng(np.asarray(jax.random.key_data(key)).ravel().tolist())
 
 
 def two_centres(

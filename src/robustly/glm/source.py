@@ -50,7 +50,7 @@ class GLMSource:
     @property
     def _kinked(self) -> bool:
         law = self.found.plan.law
-        return isinstance(law, Noiseless) and law.prior == "laplace"
+        return law.kinked
 
     @cached_property
     def _curves(self) -> tuple[np.ndarray, np.ndarray]:

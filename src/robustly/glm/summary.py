@@ -45,7 +45,9 @@ def summarize_glm(fit: Any, kind: str = "information") -> Summary:
         "log likelihood": f"{fit.log_likelihood:.4f}",
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",
         "evidence by": fit.approximation,
-        "standard errors by": "observed information" if kind == "information" else "sandwich",
+        "standard errors by": ("expected" if fit.fitted.law.kinked else "observed") + " information"
+        if kind == "information"
+        else "sandwich",
         "outcome": str(fit.outcome),
     }
     return Summary(heading, frame, list(fit.notes))
