@@ -20,7 +20,7 @@ import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 
 from robustly.model import dense
-from robustly.model.hyper import core
+from robustly.model.hyper import core, plain
 from robustly.model.row import RowModel
 from robustly.rows.arrays import Rows
 
@@ -226,7 +226,9 @@ def detect(model: RowModel, rows: Rows, *, tolerance: float = 1e-8) -> tuple[Row
     index = np.unique(np.linspace(0, len(rows) - 1, 24).astype(int))
     sample = tuple(jnp.asarray(a[index]) for a in rows.data)
     first = tuple(a[0] for a in sample)
-    inner, _ = core(model.prior(model.parameters.natural(jnp.asarray(model.parameters.start)), first))
+    inner = plain(model.prior(model.parameters.natural(jnp.asarray(model.parameters.start)), first))
+    if inner is None:
+        return model, "the prior is truncated or transformed"
     entries = FAMILIES.get(type(inner), ())
     reason = f"no conjugate family is known for a {type(inner).__name__} prior"
     for make in entries:

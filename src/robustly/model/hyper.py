@@ -57,6 +57,17 @@ def core(prior: Any) -> tuple[Any, Rewrap]:
     return prior, lambda new: new
 
 
+def plain(prior: Any) -> Any:
+    """The distribution inside ``expand``, ``to_event`` and ``mask``; None if it is truncated or transformed as well.
+
+    What is truncated or transformed has another support and density than the distribution inside.
+    """
+    inner, _ = core(prior)
+    while isinstance(prior, ExpandedDistribution | Independent | MaskedDistribution):
+        prior = prior.base_dist
+    return inner if prior is inner else None
+
+
 def _constructor(prior: Any) -> list[str]:
     taken = inspect.signature(type(prior).__init__).parameters
     return [name for name in taken if name not in ("self", "validate_args")]
@@ -114,12 +125,9 @@ def with_arguments(prior: Any, new: Mapping[str, Any]) -> Any:
 
 def whitened(prior: Any, u: Any) -> tuple[Any, Any] | None:
     """The value ``loc + scale * u`` with its log volume, for location-scale priors; None for others."""
-    inner, _ = core(prior)
-    plain = prior
-    while isinstance(plain, ExpandedDistribution | Independent | MaskedDistribution):
-        plain = plain.base_dist
-    if plain is not inner:
-        return None  # truncated or transformed: its support is not the whole line
+    inner = plain(prior)
+    if inner is None:
+        return None
     if type(inner) in LOCATION_SCALE:
         return inner.loc + inner.scale * u, jnp.sum(jnp.broadcast_to(jnp.log(inner.scale), jnp.shape(u)))
     if type(inner) is dist.MultivariateNormal and jnp.ndim(inner.scale_tril) == 2:

@@ -133,7 +133,10 @@ class Program:
         return {name: np.asarray(self.trace[name]["value"]) for name in chosen}
 
     def _probe(self) -> tuple[dict[str, set[str]], dict[str, Any]]:
-        """Which prior arguments move with other sites or with the row, and which shared priors move with a local."""
+        """Which prior arguments move with other sites or with the row, and which shared priors move with a local.
+
+        Also sets ``led``: whether the prior of a local site moves with a discrete latent.
+        """
         moving: dict[str, set[str]] = {}
         tangled: dict[str, Any] = {}
         local, shared = self._values(self.sites.local), self._values(self.sites.shared)
@@ -169,6 +172,13 @@ class Program:
             if name in shared and any(isinstance(v, jax.core.Tracer) for v in inner.get_args().values()):
                 tangled[name] = prior
 
+        def note_led(name: str, prior: Any) -> None:
+            inner, _ = hyper.core(prior)
+            found = {k for k, v in inner.get_args().items() if isinstance(v, jax.core.Tracer)}
+            if name in local and found:
+                outer.led = True
+                moving.setdefault(name, set()).update(found)
+
         everything = {**local, **shared}
         one_row = tuple(a[None] for a in self.first_row)
 
@@ -178,6 +188,11 @@ class Program:
 
         jax.vmap(lambda row: push(everything, row, note_arguments))(one_row)
         push(local, self.first_row, note_tangles)
+        self.led = False
+        if self.sites.discrete:
+            values = {name: value[None] for name, value in self._values(self.sites.discrete).items()}
+            known = jax.tree.map(jnp.asarray, everything)
+            jax.vmap(lambda z: watch({**known, **z}, self.first_row, note_led))(values)
         return moving, tangled
 
     def _read_hyperparameters(self) -> None:
@@ -255,7 +270,8 @@ class Program:
             log_hyperprior=self._log_hyperprior,
             latents=self.latents,
             transform=self._transform,
-            joint=self._joint,
+            # Coordinates of the locals are the same for every z; one reading would take them from each z's prior.
+            joint=None if self.led else self._joint,
             size=self.size,
         )
 
@@ -356,7 +372,14 @@ class Program:
 
     def _likelihood(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
         trace = self.trace_row(row, self._everything(local, theta, z), theta)
-        return sum((site_log_prob(trace[name]) for name in (*self.sites.discrete, *self.sites.observed)), jnp.zeros(()))
+        total = sum(
+            (site_log_prob(trace[name]) for name in (*self.sites.discrete, *self.sites.observed)), jnp.zeros(())
+        )
+        if z is None or not self.led:
+            return total
+        # The prior is read at one value of z; what another changes of it is counted here.
+        changed = sum(site_log_prob(trace[name]) for name in self.sites.local)
+        return total + changed - self._log_prior(local, theta, row)
 
     def _log_hyperprior(self, theta: Any) -> Any:
         total = jnp.zeros(())
