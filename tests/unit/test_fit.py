@@ -299,3 +299,18 @@ def test_row_models_can_be_checked(rng):
             rb.RowModel(lambda b, theta, row: jnp.log(-theta["size"]), {"size": 1.0}, normal(0.0, 2.0)),
             {"y": np.array([3])},
         )
+
+
+def test_a_search_that_starts_on_a_saddle_leaves_it():
+    """Slopes are zero where all loadings are, whatever the data; that is no top."""
+
+    def one_factor(x):
+        w = numpyro.sample("w", dist.Normal(0.0, 2.0).expand([3]).to_event(1))
+        with numpyro.plate("rows", x.shape[0]):
+            z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+            numpyro.sample("x", dist.Normal(z[:, None] * w, 1.0).to_event(1), obs=x)
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 1)) * np.array([1.0, -2.0, 0.5]) + rng.normal(size=(400, 3))
+    w = rb.classical(one_factor).fit(x).shared["w"]
+    np.testing.assert_allclose(w * np.sign(w[0]), [1.0, -2.0, 0.5], atol=0.25)
