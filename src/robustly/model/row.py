@@ -136,7 +136,10 @@ class RowModel:
         if self.log_prior is not None:
             return self.log_prior(local, theta, row) + likelihood
         assert self.prior is not None
-        return jnp.sum(self.prior(theta, row).log_prob(local)) + likelihood
+        prior = self.prior(theta, row)
+        if isinstance(prior, Mapping):
+            return sum((jnp.sum(part.log_prob(local[name])) for name, part in prior.items()), likelihood)
+        return jnp.sum(prior.log_prob(local)) + likelihood
 
     def log_joint(self, u: Any, theta: Theta, row: Row, z: Any = None, at: Theta | None = None) -> Scalar:
         r"""log p(row, u \mid theta). With `at`, `u` is read in the coordinates of the parameters `at`, which EM keeps fixed."""
