@@ -251,3 +251,48 @@ def test_classical_fits_the_model_as_it_is(rng):
     assert robust.aic < fit.aic
     truth = np.array([1.0, -2.0, 0.5])
     assert np.sum((robust.shared["w"] - truth) ** 2) < np.sum((fit.shared["w"] - truth) ** 2)
+
+
+def test_a_truncated_or_transformed_prior_is_not_taken_for_the_law_inside():
+    def cut(y):
+        b = numpyro.sample("b", dist.TruncatedNormal(1.0, 2.0, low=0.5))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(b, 1.0), obs=y)
+
+    def moved(y):
+        affine = dist.transforms.AffineTransform(3.0, 2.0)
+        b = numpyro.sample("b", dist.TransformedDistribution(dist.Normal(1.0, 2.0), [affine]))
+        with numpyro.plate("data", y.shape[0]):
+            numpyro.sample("y", dist.Normal(b, 1.0), obs=y)
+
+    y = stats.norm(2.0, 1.5).rvs(60, random_state=0)
+    held = {"fixed": {"loc": 1.0}}
+    fit = rb.localize(cut, "b", **held).fit(y)
+    scale = float(fit.hyperparameters["b"]["scale"])
+    middle, sd = (y * scale**2 + 1.0) / (scale**2 + 1.0), np.sqrt(scale**2 / (scale**2 + 1.0))
+    above = stats.norm.logsf(0.5, middle, sd) - stats.norm.logsf(0.5, 1.0, scale)
+    np.testing.assert_allclose(fit.evidence, stats.norm(1.0, np.hypot(1.0, scale)).logpdf(y) + above, rtol=1e-6)
+    fit = rb.localize(moved, "b", **held).fit(y)
+    scale = 2.0 * float(fit.hyperparameters["b"]["scale"])
+    np.testing.assert_allclose(fit.evidence, stats.norm(5.0, np.hypot(1.0, scale)).logpdf(y), rtol=1e-6)
+
+
+@pytest.mark.parametrize("approx", [rb.Exact(), rb.Quadrature(21)])
+def test_a_local_whose_prior_follows_a_discrete_latent_is_a_mixture(approx):
+    def led(y):
+        noise = numpyro.sample("noise", dist.LogNormal(0.0, 0.3))
+        with numpyro.plate("data", y.shape[0]):
+            z = numpyro.sample("z", dist.Bernoulli(0.3), infer={"enumerate": "parallel"})
+            b = numpyro.sample("b", dist.Normal(3.0 * z, 1.0 + z))
+            numpyro.sample("y", dist.Normal(b, noise), obs=y)
+
+    rng = np.random.default_rng(0)
+    z = rng.random(300) < 0.3
+    y = 3.0 * z + rng.normal(size=300) * np.hypot(1.0, 1.0 + z)
+    fit = rb.localize(led, "b").fit(y, approx=approx)
+    noise = float(fit.shared["noise"])
+    parts = [stats.norm(3.0 * k, np.hypot(noise, 1.0 + k)).logpdf(y) + np.log([0.7, 0.3][k]) for k in (0, 1)]
+    np.testing.assert_allclose(fit.evidence, logsumexp(parts, axis=0), rtol=1e-6)
+    share = np.exp(parts[1] - logsumexp(parts, axis=0))
+    means = [(3.0 * k * noise**2 + y * (1.0 + k) ** 2) / (noise**2 + (1.0 + k) ** 2) for k in (0, 1)]
+    np.testing.assert_allclose(fit.posterior("b").mean, (1 - share) * means[0] + share * means[1], rtol=1e-4, atol=1e-5)

@@ -8,13 +8,15 @@ import numpyro.distributions as dist
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 import robustly as rb
-from robustly.approx.meanfield import Terms
+from robustly.approx.meanfield import Choice, Factors
 from robustly.fit.passes import passes
-from robustly.model.conjugacy import DirichletFamily, GammaFamily, NormalFamily
+from robustly.model.families import DirichletFamily, GammaFamily, NormalFamily
 from robustly.precision import double_precision, in_double_precision
 from robustly.rows.arrays import make_rows
+from robustly.rows.reduce import over_rows
 
 
 def t_mixture(y):
@@ -85,12 +87,19 @@ FAMILIES = {
 }  # fmt: skip
 
 
+def row_factors(family, constants, slopes, eta):
+    """A row with log p(x, z | β) = constants_z + slopes_z · T(β)."""
+    eta = jnp.asarray(eta)
+    table = jnp.concatenate([(constants - family.log_normalizer(eta))[None], eta[:, None] + slopes.T])
+    return Factors((family, Choice()), jnp.pad(table, [(0, 0), (1, 0)]), (eta,))
+
+
 def climb_by_sweeps(name, constants, slopes, log_share):
     """Bounds over twelve sweeps, and the exact evidence."""
     family, _, eta = FAMILIES[name]
-    terms = Terms(family, constants, slopes, jnp.asarray(eta))
-    _, bounds = jax.lax.scan(lambda q, _: (terms.sweep(q), terms.bound(q)), log_share, length=12)
-    exact = jax.vmap(lambda slope: family.log_normalizer(terms.eta + slope) - family.log_normalizer(terms.eta))(slopes)
+    factors, eta = row_factors(family, constants, slopes, eta), jnp.asarray(eta)
+    _, bounds = jax.lax.scan(lambda q, _: (factors.sweep(q), factors.bound(q)), log_share, length=12)
+    exact = jax.vmap(lambda slope: family.log_normalizer(eta + slope) - family.log_normalizer(eta))(slopes)
     return bounds, jax.scipy.special.logsumexp(constants + exact)
 
 
@@ -109,14 +118,23 @@ def test_no_sweep_lowers_the_bound_from_any_start(name, seed):
     assert bounds[-1] <= float(evidence) + 1e-12
 
 
+@in_double_precision
 def test_a_value_of_z_that_a_row_rules_out_gets_no_share():
-    with double_precision():
-        terms = Terms(
-            GammaFamily(()), jnp.array([0.0, -1e8]), jnp.array([[0.5, -1.0], [0.0, 0.0]]), jnp.array([1.0, -1.0])
-        )
-        log_share = terms.settled()
-        assert np.exp(log_share).tolist() == [1.0, 0.0]
-        assert np.isfinite(float(terms.bound(log_share)))
+    def one_sided(y):
+        precision = numpyro.sample("precision", dist.Gamma(2.0, 2.0))
+        with numpyro.plate("rows", y.shape[0]):
+            z = numpyro.sample("z", dist.Bernoulli(0.5), infer={"enumerate": "parallel"})
+            numpyro.sample("y", dist.Normal(jnp.where(z == 1, jnp.inf, 0.0), precision**-0.5), obs=y)
+
+    y = rows_of(3.0, 0.0, n=20)
+    model = rb.localize(one_sided, "precision").row_model(y)
+    rows, vector = make_rows([y], ["y"]), model.parameters.start
+    bound, exact = (
+        over_rows(compiled.values, rows, compiled.begin(rows), jnp.asarray(vector))[1]["evidence"]
+        for compiled in (passes(model, rb.MeanField()), passes(model, rb.Exact()))
+    )
+    np.testing.assert_allclose(bound, np.log(0.5) + stats.t(4.0).logpdf(y), rtol=1e-10)
+    np.testing.assert_allclose(exact, bound, rtol=1e-10)
 
 
 def test_slope_and_curvature_are_those_of_the_bound(fits):
@@ -172,7 +190,9 @@ def test_rows_without_a_latent_or_without_conjugacy_are_refused():
             numpyro.sample("y", dist.Normal(3.0 * z, precision**-0.5), obs=y)
 
     y = rows_of(3.0, 1.0, n=20)
-    with pytest.raises(rb.ModelError, match="no discrete latent"):
+    with pytest.raises(rb.ModelError, match=r"closed form\. Use Exact"):
         rb.localize(plain, "precision").fit(y, approx=rb.MeanField())
-    with pytest.raises(rb.ModelError, match="linear in the prior's sufficient statistics"):
+    with pytest.raises(
+        rb.ModelError, match="local value is not conjugate: no conjugate family is known for a LogNormal"
+    ):
         rb.localize(bent, "precision").fit(y, approx=rb.MeanField())

@@ -267,7 +267,29 @@ def test_row_models_given_directly_are_fitted(rng):
     y = rng.negative_binomial(3, 0.4, size=300)
     fit = rb.fit_rows(counts, {"y": y})
     a, b = fit.parameters["shape"], fit.parameters["rate"]
-    np.testing.assert_allclose(fit.evidence, stats.nbinom(a, b / (1 + b)).logpmf(y), atol=1e-6)
+    assert fit.approximation == "Exact()"
+    np.testing.assert_allclose(fit.evidence, stats.nbinom(a, b / (1 + b)).logpmf(y), rtol=1e-10)
+    with pytest.raises(rb.ModelError, match=r"one each, conjugate .* Use Exact"):
+        rb.fit_rows(counts, {"y": y}, approx=rb.MeanField())
+
+
+def test_row_models_with_several_parts_are_fitted_by_mean_field(rng):
+    """Two parts that do not meet: the bound is the evidence."""
+    parts = rb.RowModel(
+        prior=lambda theta, row: {"m": dist.Normal(theta["loc"], 1.0), "t": dist.Gamma(theta["shape"], theta["shape"])},
+        log_likelihood=lambda local, theta, row: (
+            dist.Normal(local["m"], 0.5).log_prob(row["x"]) + dist.Poisson(local["t"]).log_prob(row["y"])
+        ),
+        start={"loc": 0.0, "shape": 1.0},
+        constraints={"shape": dist.constraints.positive},
+        transform=lambda u, theta, row: ({"m": u[0], "t": jnp.exp(u[1])}, u[1]),
+        size=2,
+    )
+    x, y = rng.normal(1.0, 1.2, size=200), rng.negative_binomial(2, 2 / 3, size=200)
+    fit = rb.fit_rows(parts, {"x": x, "y": y}, approx=rb.MeanField())
+    loc, shape = fit.parameters["loc"], fit.parameters["shape"]
+    exact = stats.norm(loc, np.hypot(1.0, 0.5)).logpdf(x) + stats.nbinom(shape, shape / (1 + shape)).logpmf(y)
+    np.testing.assert_allclose(fit.evidence, exact, rtol=1e-8)
 
 
 def test_the_program_runs_in_a_users_own_precision_and_under_jit(data):
@@ -299,3 +321,18 @@ def test_row_models_can_be_checked(rng):
             rb.RowModel(lambda b, theta, row: jnp.log(-theta["size"]), {"size": 1.0}, normal(0.0, 2.0)),
             {"y": np.array([3])},
         )
+
+
+def test_a_search_that_starts_on_a_saddle_leaves_it():
+    """Slopes are zero where all loadings are, whatever the data; that is no top."""
+
+    def one_factor(x):
+        w = numpyro.sample("w", dist.Normal(0.0, 2.0).expand([3]).to_event(1))
+        with numpyro.plate("rows", x.shape[0]):
+            z = numpyro.sample("z", dist.Normal(0.0, 1.0))
+            numpyro.sample("x", dist.Normal(z[:, None] * w, 1.0).to_event(1), obs=x)
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 1)) * np.array([1.0, -2.0, 0.5]) + rng.normal(size=(400, 3))
+    w = rb.classical(one_factor).fit(x).shared["w"]
+    np.testing.assert_allclose(w * np.sign(w[0]), [1.0, -2.0, 0.5], atol=0.25)

@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from robustly.approx.base import Approximation
+from robustly.approx.base import Enumerating
 from robustly.errors import ModelError
 from robustly.model.row import RowModel
 
 
 @dataclass(frozen=True)
-class Exact(Approximation):
+class Exact(Enumerating):
     """Closed form, for conjugate rows."""
 
     is_bound: ClassVar[bool] = True
@@ -45,19 +45,18 @@ class Exact(Approximation):
         theta = model.parameters.natural(vector)
         if model.conjugacy is None:
             return model.log_density(None, theta, row, z)
-        constant, slope, eta = model.conjugacy.terms(theta, row, z)
-        family = model.conjugacy.family
-        return constant + family.log_normalizer(eta + slope) - family.log_normalizer(eta)
+        level_and_natural = model.conjugacy.tensor(theta, row, z)
+        return level_and_natural[0] + model.conjugacy.blocks[0].family.log_normalizer(level_and_natural[1:])
 
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         theta = model.parameters.natural(vector)
         if model.conjugacy is None:
             return model.log_density(None, theta, row, z)
-        family = model.conjugacy.family
-        _, slope_then, eta_then = model.conjugacy.terms(model.parameters.natural(at), row, z)
-        statistics = lax.stop_gradient(jax.grad(family.log_normalizer)(eta_then + slope_then))
-        constant, slope, eta = model.conjugacy.terms(theta, row, z)
-        return constant + jnp.dot(eta + slope, statistics) - family.log_normalizer(eta)
+        family = model.conjugacy.blocks[0].family
+        then = model.conjugacy.tensor(model.parameters.natural(at), row, z)
+        statistics = lax.stop_gradient(jax.grad(family.log_normalizer)(then[1:]))
+        now = model.conjugacy.tensor(theta, row, z)
+        return now[0] + jnp.dot(now[1:], statistics)
 
     def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
         from robustly.approx.climb import climb

@@ -16,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from robustly.approx.base import Approximation
+from robustly.approx.base import Enumerating
 from robustly.approx.climb import climb, implicit_step
 from robustly.approx.grid import LOG_2PI, hermite, sobol
 from robustly.model.row import RowModel
 
 
 @dataclass(frozen=True)
-class GaussianVI(Approximation):
+class GaussianVI(Enumerating):
     """The best normal posterior in Kullback–Leibler divergence: full covariance up to three dimensions, then diagonal."""
 
     is_bound: ClassVar[bool] = True

@@ -143,3 +143,8 @@ def line_points(joint: Density, mode: Any, count: int) -> tuple[Any, Any]:
     half = -0.5 * jnp.log(jnp.where(-curve[0, 0] > 1e-12, -curve[0, 0], 1.0)) + np.log(_ENDS)
     reach = find_reach(joint, mode, jnp.stack([half, half]))
     return level_points(joint, mode, curve[0, 0], reach, count)
+
+
+def fine_points(joint: Density, mode: Any, dim: int) -> tuple[Any, Any]:
+    """Points that stand for a density with this mode when means, deviations and quantiles are asked for."""
+    return line_points(joint, mode, 401) if dim == 1 else qmc_points(joint, mode, dim, 2048)

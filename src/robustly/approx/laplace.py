@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from robustly.approx.base import Approximation
+from robustly.approx.base import Enumerating
 from robustly.approx.climb import climb, exact_step, look
 from robustly.approx.grid import LOG_2PI, hermite, sobol
 from robustly.model import dense
@@ -23,7 +23,7 @@ from robustly.model.row import RowModel
 
 
 @dataclass(frozen=True)
-class Laplace(Approximation):
+class Laplace(Enumerating):
     """A normal posterior at the mode, with the curvature there."""
 
     def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:

@@ -1,178 +1,253 @@
-r"""What if a row's local value and its discrete latent are taken as independent? The paper's mean field.
+r"""What if the parts of a row's local value are taken as independent? The paper's mean field.
 
-Under a conjugate prior with natural parameter :math:`\eta`, and :math:`\log p(x_i, z \mid \beta) = c_z + s_z^\top T(\beta)`,
-the best product :math:`q(\beta)\,q(z)` is found by turns, each in closed form:
+The parts are localized sites, latents of the row's own, and a discrete latent z, whose statistics are one-hot. If each
+is conjugate given the others, the row's log density is linear in the statistics of each
+(:mod:`robustly.model.conjugacy`), :math:`\sum C_{ij\dots} (1, T_1)_i (1, T_2)_j \cdots`, and the best product
+:math:`q_1 q_2 \cdots` is found by turns, each in closed form: :math:`q_b` is in the family of part b, its natural
+parameter the coefficients of :math:`T_b` once the other statistics are replaced by their means,
 
-.. math::
-    q(\beta) = \text{the prior's family at } \eta + \textstyle\sum_z q(z)\, s_z, \qquad
-    q(z) \propto \exp\{c_z + s_z^\top \mathrm E_q T(\beta)\}.
+.. math:: \lambda_b = \textstyle\sum_{j\dots} C_{bj\dots}\, (1, \mathrm E\, T_2)_j \cdots, \qquad
+          \mathrm E\, T_b = \nabla A_b(\lambda_b) .
 
-With :math:`q(\beta)` at its best the bound is a function of :math:`q(z)` alone,
-:math:`\sum_z q(z)\{c_z - \log q(z)\} + A(\eta + \sum_z q(z) s_z) - A(\eta)`, and no turn lowers it. It is below the
-evidence unless z is certain or says nothing of β, and fits that maximise it are biased: :class:`Exact` sums over z
-and costs no more as long as z can be enumerated. This is Algorithm 2 of Wang & Blei, for comparison with the paper.
+No turn lowers the bound :math:`\sum C\,(1, \mathrm E T_1)(1, \mathrm E T_2)\cdots - \sum_b \{\lambda_b^\top \mathrm E T_b -
+A_b(\lambda_b)\}`. It is below the evidence unless the parts are independent given the row, and fits that maximise it are
+biased: for a z that can be enumerated beside one conjugate local, :class:`Exact` costs no more. This is the E-step of
+Algorithm 2 of Wang & Blei.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import cached_property
+from typing import Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.scipy.special import logsumexp
 
 from robustly.approx.base import Approximation
 from robustly.approx.climb import climb
-from robustly.approx.exact import Exact
-from robustly.approx.grid import line_points, qmc_points
+from robustly.approx.grid import fine_points
 from robustly.errors import ModelError
-from robustly.model.conjugacy import PriorFamily
+from robustly.model.conjugacy import WHOLE, conditional
 from robustly.model.row import RowModel
 
 MAX_SWEEPS = 500
-TOLERANCE = 1e-13
-# Log likelihood of a value of z that a row rules out: finite, so that it may be multiplied by a share of zero.
-IMPOSSIBLE = -1e8
+# A sweep that moves no mean by more than this share of it is the last; one Newton step then squares what is left.
+TOLERANCE = 1e-11
+
+
+class Family(Protocol):
+    """All that mean field needs of an exponential family."""
+
+    def log_normalizer(self, eta: Any) -> Any: ...
+
+    def is_proper(self, eta: Any) -> Any: ...
+
+
+class Choice:
+    """The law of a discrete latent: one-hot statistics, unnormalised log probabilities as natural parameter."""
+
+    def log_normalizer(self, eta: Any) -> Any:
+        return logsumexp(eta)
+
+    def is_proper(self, eta: Any) -> Any:
+        return jnp.all(jnp.isfinite(eta))
 
 
 @dataclass(frozen=True)
-class Terms:
-    """One row: constants (Z,) and slopes (Z, k) of its log likelihood for each z, and the prior's natural parameter."""
+class Factors:
+    """One row: its coefficients C, the families of its parts, and natural parameters at which to begin.
 
-    family: PriorFamily
-    constants: Any
-    slopes: Any
-    eta: Any
+    The part with most statistics leads: it is always at its best given the others, whose natural parameters, put end to
+    end, are the *state*.
+    """
+
+    families: tuple[Family, ...]
+    tensor: Any
+    begin: tuple[Any, ...]
+    """The priors of the parts, for all but a discrete latent, which comes last and begins at its own best."""
+
+    @cached_property
+    def lead(self) -> int:
+        # Of those that have a prior: a discrete latent of many values would leave little to be solved for, but its
+        # shares are what one wants to begin from.
+        return int(np.argmax([len(eta) for eta in self.begin]))
+
+    @cached_property
+    def others(self) -> list[int]:
+        return [part for part in range(len(self.families)) if part != self.lead]
+
+    def _split(self, state: Any) -> dict[int, Any]:
+        sizes = [self.tensor.shape[part] - 1 for part in self.others]
+        ends = np.cumsum([0, *sizes])
+        return {part: state[ends[i] : ends[i + 1]] for i, part in enumerate(self.others)}
+
+    def _mean(self, part: int, natural: Any) -> Any:
+        """(1, E T) of a part."""
+        return jnp.concatenate([jnp.ones(1), jax.grad(self.families[part].log_normalizer)(natural)])
+
+    def _contract(self, means: dict[int, Any], kept: Sequence[int] = ()) -> Any:
+        """C with the statistics of all parts but the `kept` replaced by their means."""
+        found = self.tensor
+        for part in reversed(range(len(self.families))):
+            if part not in kept:
+                found = jnp.tensordot(found, means[part], axes=(part, 0))
+        return found
+
+    def _natural(self, part: int, means: dict[int, Any]) -> Any:
+        return self._contract(means, (part,))[1:]
+
+    def laws(self, state: Any) -> dict[int, Any]:
+        """Natural parameters of all parts, that of the leading one at its best."""
+        laws = self._split(state)
+        means = {part: self._mean(part, law) for part, law in laws.items()}
+        return {**laws, self.lead: self._natural(self.lead, means)}
+
+    def means(self, state: Any) -> dict[int, Any]:
+        """(1, E T) of all parts."""
+        return {part: self._mean(part, law) for part, law in self.laws(state).items()}
 
     def first(self) -> Any:
-        """log q(z) to begin with: the exact posterior of z."""
-        each = jax.vmap(lambda slope: self.family.log_normalizer(self.eta + slope))(self.slopes)
-        return jax.nn.log_softmax(self.constants + each)
+        """A state to begin with: the priors, and a discrete latent with the leading part integrated out."""
+        means = {part: self._mean(part, law) for part, law in enumerate(self.begin)}
+        laws = dict(enumerate(self.begin))
+        last = len(self.families) - 1
+        if last not in laws:
+            table = self._contract(means, (self.lead, last))[:, 1:]
+            laws[last] = table[0] + jax.vmap(self.families[self.lead].log_normalizer, 1)(table[1:])
+        return self._joined(laws)
 
-    def statistics(self, log_share: Any) -> Any:
-        """Expected statistics of the local under the best q(β)."""
-        return jax.grad(self.family.log_normalizer)(self.eta + jnp.exp(log_share) @ self.slopes)
+    def _joined(self, laws: dict[int, Any]) -> Any:
+        return jnp.concatenate([laws[part] for part in self.others])
 
-    def sweep(self, log_share: Any) -> Any:
-        """q(β), then q(z), each at its best given the other."""
-        return jax.nn.log_softmax(self.constants + self.slopes @ self.statistics(log_share))
+    def sweep(self, state: Any) -> Any:
+        """The leading part, then the others, each at its best given the rest."""
+        means, laws = self.means(state), {}
+        for part in self.others:
+            laws[part] = self._natural(part, means)
+            means[part] = self._mean(part, laws[part])
+        return self._joined(laws)
 
-    def bound(self, log_share: Any) -> Any:
-        """The lower bound of the evidence at q(z) and the best q(β)."""
-        share = jnp.exp(log_share)
-        gained = self.family.log_normalizer(self.eta + share @ self.slopes) - self.family.log_normalizer(self.eta)
-        return share @ (self.constants - log_share) + gained
+    def energy(self, means: dict[int, Any]) -> Any:
+        """E log p(row, parts), the base measures of the families left out."""
+        return self._contract(means)
 
-    def settled(self) -> Any:
-        """log q(z) at rest; no derivative passes through it."""
-        held = lax.stop_gradient(self._arrays)
-        still = Terms(self.family, *held)
+    def bound(self, state: Any) -> Any:
+        """The lower bound of the evidence, the leading part at its best."""
+        laws = self.laws(state)
+        means = {part: self._mean(part, law) for part, law in laws.items()}
+        spent = sum(
+            jnp.dot(law, means[part][1:]) - self.families[part].log_normalizer(law) for part, law in laws.items()
+        )
+        return self.energy(means) - spent
 
-        def unfinished(state: Any) -> Any:
-            return (state[1] > TOLERANCE) & (state[2] < MAX_SWEEPS)
+    def is_proper(self, state: Any) -> Any:
+        return jnp.all(jnp.stack([self.families[part].is_proper(law) for part, law in self._split(state).items()]))
 
-        def advance(state: Any) -> Any:
-            ahead = still.sweep(state[0])
-            return ahead, jnp.max(jnp.abs(jnp.exp(ahead) - jnp.exp(state[0]))), state[2] + 1
+    def settled(self, state: Any) -> Any:
+        """The state at rest, searched for from `state` if that is one; no derivative passes through it."""
+        still = self._held()
 
-        start = still.first()
-        return lax.stop_gradient(lax.while_loop(unfinished, advance, (start, jnp.full_like(start[0], jnp.inf), 0))[0])
+        def flat(state: Any) -> Any:
+            return jnp.concatenate([still._mean(part, law) for part, law in still._split(state).items()])
 
-    def following(self, log_share: Any) -> Any:
-        """The resting log q(z) as a function of what the terms depend on: one Newton step with its matrix held fixed."""
-        still = Terms(self.family, *lax.stop_gradient(self._arrays))
-        pull = jax.jacfwd(still.sweep)(log_share)
-        gap = self.sweep(log_share) - log_share
-        return jax.nn.log_softmax(log_share + jnp.linalg.solve(jnp.eye(len(log_share)) - pull, gap))
+        def unfinished(at: Any) -> Any:
+            return (at[2] > TOLERANCE) & (at[3] < MAX_SWEEPS)
 
-    @property
-    def _arrays(self) -> tuple[Any, Any, Any]:
-        return self.constants, self.slopes, self.eta
+        def advance(at: Any) -> Any:
+            ahead = still.sweep(at[0])
+            mean = flat(ahead)
+            return ahead, mean, jnp.max(jnp.abs(mean - at[1]) / (1.0 + jnp.abs(mean))), at[3] + 1
+
+        start = jnp.where(still.is_proper(state), state, still.first())
+        at = (start, flat(start), jnp.full_like(start[0], jnp.inf), 0)
+        return lax.stop_gradient(lax.while_loop(unfinished, advance, at)[0])
+
+    def following(self, state: Any) -> Any:
+        """The resting state as a function of what the row depends on: one Newton step with its matrix held fixed."""
+        matrix = jnp.eye(len(state)) - jax.jacfwd(self._held().sweep)(state)
+        swept = self.sweep(state)
+        ahead = state + jnp.linalg.solve(matrix, swept - state)
+        # Not yet at rest, a Newton step may leave the laws there are; a sweep cannot.
+        return jnp.where(self.is_proper(ahead), ahead, swept)
+
+    def _held(self) -> Factors:
+        return Factors(self.families, *lax.stop_gradient((self.tensor, self.begin)))
 
 
 @dataclass(frozen=True)
 class MeanField(Approximation):
-    """Local and discrete latent of a row as independent: the paper's mode for models with both."""
+    """The parts of a row's local value and its discrete latent as independent: the paper's mode for models with several."""
 
     is_bound: ClassVar[bool] = True
 
     def check(self, model: RowModel) -> None:
-        if model.latents is None:
+        if len(conditional(model).blocks) == 1 and model.latents is None:
             raise ModelError(
-                "MeanField() takes a row's local value and its discrete latent apart, and these rows have no discrete latent. "
-                "Use Exact() if the prior is conjugate, else Quadrature(21)."
-            )
-        if model.conjugacy is None:
-            raise ModelError(
-                "MeanField() needs a likelihood that is linear in the prior's sufficient statistics for every value of the "
-                "discrete latent, and this one is not. Use Quadrature(21), or leave the approximation to the fit."
+                "MeanField() takes the latents of a row apart, and these rows have one each, conjugate and with a closed "
+                "form. Use Exact()."
             )
 
     def start(self, model: RowModel) -> np.ndarray:
-        return np.zeros(0)
+        sizes = [len(block.solver) - 1 for block in conditional(model).blocks]
+        choices = 0 if model.latents is None else len(model.latents)
+        # No law has such a parameter, so the first pass begins at the priors.
+        return np.full(sum(sizes) - max(sizes) + choices, np.nan)
+
+    def factors(self, model: RowModel, vector: Any, row: Any) -> Factors:
+        """Everything about one row that the bound depends on."""
+        structure, theta = conditional(model), model.parameters.natural(vector)
+        families: tuple[Family, ...] = tuple(block.family for block in structure.blocks)
+        begin = tuple(structure.priors(theta, row))
+        if model.latents is None:
+            return Factors(families, structure.tensor(theta, row), begin)
+        each = jax.vmap(lambda z: structure.tensor(theta, row, z), out_axes=-1)(jnp.asarray(model.latents))
+        # A value of z that the row rules out is finitely far below the others, so that a share of zero may multiply it.
+        below = -1e8 - 1e3 * lax.stop_gradient(jnp.max(jnp.where(jnp.isfinite(each), jnp.abs(each), 0.0)))
+        each = jnp.where(jnp.isfinite(each), each, below)
+        padded = jnp.pad(each, [(0, 0)] * (each.ndim - 1) + [(1, 0)])
+        return Factors((*families, Choice()), padded, begin)
 
     def settle(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
-        return state
-
-    def terms(self, model: RowModel, vector: Any, row: Any) -> Terms:
-        """Everything about one row that the bound depends on."""
-        assert model.conjugacy is not None
-        conjugacy, theta = model.conjugacy, model.parameters.natural(vector)
-        constant, slope, eta = jax.vmap(lambda z: conjugacy.terms(theta, row, z))(jnp.asarray(model.latents))
-        possible = jnp.isfinite(constant) & jnp.all(jnp.isfinite(slope), axis=1)
-        return Terms(
-            conjugacy.family,
-            jnp.where(possible, constant, IMPOSSIBLE),
-            jnp.where(possible[:, None], slope, 0.0),
-            eta[0],
-        )
+        return self.factors(model, vector, row).settled(state)
 
     def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
-        # At rest the bound is flat in q(z), so q(z)'s first derivative is all that a second derivative needs.
-        terms = self.terms(model, vector, row)
-        return terms.bound(terms.following(terms.settled()))
+        # At rest the bound is flat in the state, so the state's first derivative is all that a second derivative needs.
+        factors = self.factors(model, vector, row)
+        return factors.bound(factors.following(state))
 
     def anchor(self, model: RowModel, centre: Any, row: Any, state: Any) -> Any:
         return state
 
     def evidence_around(self, model: RowModel, vector: Any, row: Any, anchor: Any) -> Any:
-        return self.evidence(model, vector, row, anchor)
+        factors = self.factors(model, vector, row)
+        return factors.bound(factors.following(factors.settled(anchor)))
 
     def expected(self, model: RowModel, vector: Any, at: Any, row: Any, state: Any) -> Any:
-        then = self.terms(model, at, row)
-        log_share = then.settled()
-        statistics = lax.stop_gradient(then.statistics(log_share))
-        now, share = self.terms(model, vector, row), jnp.exp(log_share)
-        energy = share @ now.constants + jnp.dot(now.eta + share @ now.slopes, statistics)
-        return energy - now.family.log_normalizer(now.eta)
+        means = lax.stop_gradient(self.factors(model, at, row).means(state))
+        return self.factors(model, vector, row).energy(means)
 
     def points(self, model: RowModel, vector: Any, row: Any, state: Any) -> tuple[Any, Any]:
-        theta, terms = model.parameters.natural(vector), self.terms(model, vector, row)
-        slope = jnp.exp(terms.settled()) @ terms.slopes
+        structure, theta = conditional(model), model.parameters.natural(vector)
+        laws = self.factors(model, vector, row).laws(state)
+        priors = structure.priors(theta, row)
 
         def log_posterior(u: Any) -> Any:
             assert model.prior is not None
             local, volume = model.local(u, theta, row)
-            prior = jnp.sum(model.prior(theta, row).log_prob(local))
-            return prior + volume + jnp.dot(slope, terms.family.statistics(local))
+            given, values = model.prior(theta, row), local
+            if len(structure.blocks) == 1:
+                given, values = {WHOLE: given}, {WHOLE: local}
+            for part, block in enumerate(structure.blocks):
+                value = values[block.name]
+                moved = jnp.dot(laws[part] - priors[part], block.family.statistics(value))
+                volume = volume + jnp.sum(given[block.name].log_prob(value)) + moved
+            return volume
 
         mode = climb(log_posterior, jnp.zeros(model.dim), model.dim)
-        rule = (
-            line_points(log_posterior, mode, 401)
-            if model.dim == 1
-            else qmc_points(log_posterior, mode, model.dim, 2048)
-        )
-        return rule[0], rule[1] - jax.scipy.special.logsumexp(rule[1])
-
-    # With z known there is nothing to take apart, and each of these is exact.
-
-    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
-        return Exact()._settle(model, theta, row, z, state)
-
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
-        return Exact()._evidence(model, vector, row, z, state)
-
-    def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
-        return Exact()._expected(model, vector, at, row, z, state)
+        u, weight = fine_points(log_posterior, mode, model.dim)
+        return u, weight - logsumexp(weight)

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from robustly.approx.base import Approximation
+from robustly.approx.base import Enumerating
 from robustly.approx.climb import climb, exact_step
 from robustly.model.row import RowModel
 
 
-class PointRule(Approximation):
+class PointRule(Enumerating):
     """Points and weights for one smooth row density; subclasses say which."""
 
     @abstractmethod

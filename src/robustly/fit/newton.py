@@ -38,6 +38,11 @@ SHORTENINGS = 12
 SHORTEST = 1e-12
 CLIFF = 100.0
 
+# A place without slope is a saddle if some direction curves upwards by this share of what its entries do alone. Less than
+# half a nat within FAR of it is not worth leaving for.
+RISING = 1e-3
+FAR = 10.0
+
 
 @dataclass(frozen=True)
 class Optimum:
@@ -101,6 +106,23 @@ def newton(
     def end(outcome: Outcome) -> Optimum:
         return Optimum(x, value, slope, curve if exact else objective(x)[2], history, outcome)
 
+    def leaves_saddle() -> bool:
+        """Step off a place that has no slope but curves upwards; False at a top."""
+        nonlocal x, value, slope, curve, exact, fast, step, gain
+        if not exact:
+            curve, exact = objective(x)[2], True
+        rise = upward(curve, walled)
+        if rise is None:
+            return False
+        tried = _advance(objective, x, value, slope, rise, note, final=False)
+        if tried is None or tried[1] <= value + target:
+            objective(x)  # objectives carry along what they last looked at
+            return False
+        x, value, slope, curve, _ = tried
+        step, fast = ascent(slope, curve, walled), False
+        gain = 0.5 * float(slope @ step)
+        return True
+
     for _ in range(stop.max_steps):
         target = stop.rtol * max(1.0, 1e-3 * abs(value))
         last = gain <= target
@@ -114,6 +136,8 @@ def newton(
                 continue
             noise = 1e-11 * max(1.0, abs(value))
             if last or gain < max(1e-6, noise):
+                if leaves_saddle():
+                    continue
                 return end(_converged(history))
             text = (
                 f"no step from here raises the objective, though a gain of {gain:.1e} is expected. "
@@ -128,6 +152,8 @@ def newton(
         before, gain = gain, 0.5 * float(slope @ step)
         history[-1]["expected_gain"] = gain
         if (last and gain <= max(target, 1e-3 * before)) or gain <= SETTLED * target:
+            if leaves_saddle():
+                continue
             return end(_converged(history))
         fast = length == 1.0 and gain < FAST * before
         ended = watch(x, gain) if watch is not None else None
@@ -157,17 +183,30 @@ def ascent(slope: np.ndarray, curve: np.ndarray, walled: np.ndarray | None) -> n
     """A Newton step; directions of wrong or no curvature are climbed as if they had it, steps on log scales are capped."""
     if slope.size == 0:
         return slope
+    unit, matrix = _in_units(curve)
+    step, leap = _solve(matrix, unit * slope)
+    return _capped(unit * step, walled, leap)
+
+
+def upward(curve: np.ndarray, walled: np.ndarray | None) -> np.ndarray | None:
+    """A step of half a nat along the direction that curves upwards most; None where none does, or only from afar."""
+    if curve.size == 0:
+        return None
+    unit, matrix = _in_units(curve)
+    values, vectors = np.linalg.eigh(matrix)
+    if values[0] > -RISING:
+        return None
+    step = unit * vectors[:, 0] / np.sqrt(-values[0])
+    return _capped(step, walled, LEAP) if np.max(np.abs(step)) <= FAR else None
+
+
+def _in_units(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Units of the entries, and minus the curvature in these units."""
     # Scaling by the diagonal first keeps the floor on eigenvalues meaningful when units differ by many magnitudes.
     size = np.abs(np.diag(curve))
     unit = np.where(np.isfinite(size) & (size > 1e-200), 1.0 / np.sqrt(np.maximum(size, 1e-200)), 1.0)
     matrix = -0.5 * (curve + curve.T) * unit[:, None] * unit
-    step, leap = _solve(np.where(np.isfinite(matrix), matrix, 0.0), unit * slope)
-    step = unit * step
-    if walled is not None and walled.any():
-        longest = float(np.max(np.abs(step[walled])))
-        if longest > leap:
-            step = step * (leap / longest)
-    return step
+    return unit, np.where(np.isfinite(matrix), matrix, 0.0)
 
 
 def _solve(matrix: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
@@ -180,6 +219,11 @@ def _solve(matrix: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
         pass
     values, vectors = np.linalg.eigh(matrix)
     return vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), 1e-12)), SHY
+
+
+def _capped(step: np.ndarray, walled: np.ndarray | None, leap: float) -> np.ndarray:
+    longest = float(np.max(np.abs(step[walled]), initial=0.0)) if walled is not None else 0.0
+    return step * (leap / longest) if longest > leap else step
 
 
 def _advance(look, x, value, slope, step, note, *, final):  # type: ignore[no-untyped-def]

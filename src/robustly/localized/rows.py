@@ -19,6 +19,7 @@ from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.passes import Passes, passes
 from robustly.fit.result import Fit, RowPosterior
 from robustly.fit.uncertainty import Draws, Posterior, log_posterior
+from robustly.model.conjugacy import detect
 from robustly.model.row import RowModel
 from robustly.precision import in_double_precision
 from robustly.rows.arrays import Rows, make_rows
@@ -166,7 +167,7 @@ def fit_rows(
     leaves, tree = jax.tree.flatten(_as_arrays(data))
     labels = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(_as_arrays(data))[0]]
     rows = make_rows(leaves, labels, weights=weights, chunk=chunk)
-    packed = _unpacking(model, tree)
+    packed = _unpacking(model, tree, rows)
     found = search(
         packed,
         rows,
@@ -191,8 +192,8 @@ def _as_arrays(data: Any) -> Any:
 _UNPACKED: dict[tuple[int, Any], tuple[RowModel, RowModel]] = {}
 
 
-def _unpacking(model: RowModel, tree: Any) -> RowModel:
-    """The same model, reading rows from a flat tuple."""
+def _unpacking(model: RowModel, tree: Any, rows: Rows) -> RowModel:
+    """The same model, reading rows from a flat tuple, with its conjugacy if it has one; looked for once."""
     known = _UNPACKED.get((id(model), tree))
     if known is not None and known[0] is model:
         return known[1]
@@ -215,7 +216,7 @@ def _unpacking(model: RowModel, tree: Any) -> RowModel:
     if model.joint is not None:
         joint = model.joint
         changes["joint"] = lambda u, theta, row, z=None: joint(u, theta, row_of(row), z)
-    unpacked = replace(model, **changes)
+    unpacked, _ = detect(replace(model, **changes), rows)
     if len(_UNPACKED) > 64:
         _UNPACKED.clear()
     _UNPACKED[(id(model), tree)] = (model, unpacked)

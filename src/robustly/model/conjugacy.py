@@ -4,245 +4,221 @@ A likelihood is conjugate to an exponential-family prior exactly when, as a func
 linear in the prior's sufficient statistics: :math:`\log p(x \mid \beta) = c + s^\top T(\beta)`. So evaluate a row at as
 many values as there are unknowns, solve for :math:`(c, s)`, and verify at others. One entry for each prior family is
 needed and none for a likelihood: exposures, affine means and several observed sites a row come for free.
+
+A local of several parts, each conjugate given the others, is linear in the statistics of each, so
+
+.. math:: \log p(x, \beta) = \textstyle\sum_{ij\dots} C_{ij\dots}\, (1, T_1(\beta_1))_i\, (1, T_2(\beta_2))_j \cdots
+          + \sum_b \log h_b(\beta_b),
+
+and values on a grid give the coefficients, one part after the other. A single part is the case of one index.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import numpyro.distributions as dist
-from jax.scipy.special import gammaln
 
-from robustly.model import dense
-from robustly.model.hyper import core
+from robustly.errors import ModelError
+from robustly.model.families import PriorFamily, candidates
+from robustly.model.hyper import core, plain
 from robustly.model.row import RowModel
 from robustly.rows.arrays import Rows
 
-
-class PriorFamily(ABC):
-    r"""An exponential family of priors: :math:`h(\beta)\exp\{\eta^\top T(\beta) - A(\eta)\}`."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self.shape = shape
-
-    @abstractmethod
-    def statistics(self, value: Any) -> Any: ...
-
-    @abstractmethod
-    def natural(self, prior: Any) -> Any: ...
-
-    @abstractmethod
-    def log_normalizer(self, eta: Any) -> Any: ...
-
-    @abstractmethod
-    def is_proper(self, eta: Any) -> Any: ...
-
-    @abstractmethod
-    def probes(self, rng: np.random.Generator, count: int) -> np.ndarray: ...
-
-    def _two(self, first: Any, second: Any) -> Any:
-        """Two statistics for each entry of a vector of independent locals, flattened."""
-        return jnp.concatenate([jnp.reshape(jnp.broadcast_to(part, self.shape), -1) for part in (first, second)])
-
-    def _halves(self, eta: Any) -> tuple[Any, Any]:
-        return eta[: eta.shape[0] // 2], eta[eta.shape[0] // 2 :]
+TOLERANCE = 1e-8
+WHOLE = "local"
+"""How the only part of a local value is called; parts of a dictionary go by their keys."""
 
 
-class NormalFamily(PriorFamily):
-    def statistics(self, value: Any) -> Any:
-        return self._two(value, value**2)
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A part of the local value: its prior's family, and the values at which a row is looked at."""
 
-    def natural(self, prior: Any) -> Any:
-        precision = prior.scale**-2.0
-        return self._two(prior.loc * precision, -0.5 * precision)
+    name: str
+    family: PriorFamily
+    points: np.ndarray
+    """(1 + statistics, …)"""
+    solver: np.ndarray
+    """From a function's values at the points to its coefficients in (1, T)."""
 
-    def log_normalizer(self, eta: Any) -> Any:
-        first, second = self._halves(eta)
-        return jnp.sum(-0.25 * first**2 / second - 0.5 * jnp.log(-2.0 * second))
+    def natural(self, priors: Mapping[str, Any]) -> Any:
+        return self.family.natural(core(priors[self.name])[0])
 
-    def is_proper(self, eta: Any) -> Any:
-        return jnp.all(self._halves(eta)[1] < 0)
+    def unit(self, priors: Mapping[str, Any]) -> Any:
+        # Coefficients do not depend on where a row is looked at, but their digits do, and so would their derivatives'.
+        return jax.lax.stop_gradient(self.family.unit(core(priors[self.name])[0]))
 
-    def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        return rng.normal(size=(count, *self.shape))
-
-
-class GammaFamily(PriorFamily):
-    def statistics(self, value: Any) -> Any:
-        return self._two(jnp.log(value), value)
-
-    def natural(self, prior: Any) -> Any:
-        return self._two(prior.concentration - 1.0, -prior.rate)
-
-    def log_normalizer(self, eta: Any) -> Any:
-        shape, rate = self._halves(eta)
-        return jnp.sum(gammaln(shape + 1.0) - (shape + 1.0) * jnp.log(-rate))
-
-    def is_proper(self, eta: Any) -> Any:
-        shape, rate = self._halves(eta)
-        return jnp.all((shape > -1) & (rate < 0))
-
-    def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        return np.exp(rng.uniform(-1.5, 1.5, size=(count, *self.shape)))
-
-
-class InverseGammaFamily(GammaFamily):
-    def statistics(self, value: Any) -> Any:
-        return self._two(-jnp.log(value), 1.0 / value)
-
-    def natural(self, prior: Any) -> Any:
-        # In terms of 1/β this is a gamma; the extra log β of the change of variables goes into h.
-        return self._two(prior.concentration - 1.0, -prior.rate)
-
-
-class ExponentialFamily(GammaFamily):
-    def natural(self, prior: Any) -> Any:
-        return self._two(0.0, -prior.rate)
-
-
-class Chi2Family(GammaFamily):
-    def natural(self, prior: Any) -> Any:
-        return self._two(0.5 * prior.df - 1.0, -0.5)
-
-
-class BetaFamily(PriorFamily):
-    def statistics(self, value: Any) -> Any:
-        return self._two(jnp.log(value), jnp.log1p(-value))
-
-    def natural(self, prior: Any) -> Any:
-        return self._two(prior.concentration1 - 1.0, prior.concentration0 - 1.0)
-
-    def log_normalizer(self, eta: Any) -> Any:
-        # Sums of gammaln: jax.scipy.special.betaln keeps only six digits.
-        first, second = self._halves(eta)
-        return jnp.sum(gammaln(first + 1.0) + gammaln(second + 1.0) - gammaln(first + second + 2.0))
-
-    def is_proper(self, eta: Any) -> Any:
-        return jnp.all(eta > -1)
-
-    def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        return rng.uniform(0.1, 0.9, size=(count, *self.shape))
-
-
-class DirichletFamily(PriorFamily):
-    def statistics(self, value: Any) -> Any:
-        return jnp.log(value)
-
-    def natural(self, prior: Any) -> Any:
-        return jnp.broadcast_to(prior.concentration - 1.0, self.shape)
-
-    def log_normalizer(self, eta: Any) -> Any:
-        return jnp.sum(gammaln(eta + 1.0)) - gammaln(jnp.sum(eta + 1.0))
-
-    def is_proper(self, eta: Any) -> Any:
-        return jnp.all(eta > -1)
-
-    def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        return rng.dirichlet(np.full(self.shape[0], 3.0), size=count)
-
-
-class MultivariateNormalFamily(PriorFamily):
-    """Also takes a vector of independent normals whose likelihood mixes them, such as random coefficients."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__(shape)
-        self.upper = np.triu_indices(shape[0])
-
-    def statistics(self, value: Any) -> Any:
-        return jnp.concatenate([value, jnp.outer(value, value)[self.upper]])
-
-    def natural(self, prior: Any) -> Any:
-        if type(prior) is dist.Normal:
-            precision = jnp.diag(jnp.broadcast_to(prior.scale, self.shape) ** -2.0)
-            loc = jnp.broadcast_to(prior.loc, self.shape)
-        else:
-            half = jax.scipy.linalg.solve_triangular(prior.scale_tril, jnp.eye(self.shape[0]), lower=True)
-            precision, loc = half.T @ half, prior.loc
-        entries = precision[self.upper]
-        return jnp.concatenate([precision @ loc, jnp.where(self.upper[0] == self.upper[1], -0.5 * entries, -entries)])
-
-    def _moments(self, eta: Any) -> tuple[Any, Any]:
-        d = self.shape[0]
-        half = jnp.zeros((d, d)).at[self.upper].set(-eta[d:])
-        return eta[:d], half + half.T
-
-    def log_normalizer(self, eta: Any) -> Any:
-        weighted, precision = self._moments(eta)
-        d = self.shape[0]
-        lower = dense.cholesky(precision, d)
-        return 0.5 * jnp.dot(weighted, dense.solve(lower, weighted, d)) - dense.half_log_det(lower, d)
-
-    def is_proper(self, eta: Any) -> Any:
-        return jnp.all(jnp.linalg.eigvalsh(self._moments(eta)[1]) > 0)
-
-    def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
-        return rng.normal(size=(count, *self.shape))
-
-
-FAMILIES: dict[type, tuple[Callable[[tuple[int, ...]], PriorFamily], ...]] = {
-    dist.Normal: (NormalFamily, MultivariateNormalFamily),
-    dist.Gamma: (GammaFamily,),
-    dist.Exponential: (ExponentialFamily,),
-    dist.Chi2: (Chi2Family,),
-    dist.InverseGamma: (InverseGammaFamily,),
-    dist.Beta: (BetaFamily,),
-    dist.Dirichlet: (DirichletFamily,),
-    dist.MultivariateNormal: (MultivariateNormalFamily,),
-}
+    def coefficients(self, seen: Any, unit: Any) -> Any:
+        """What a function with the values `seen` at ``points * unit`` comes to in (1, T)."""
+        return self.family.rescaled(jnp.asarray(self.solver) @ seen, unit)
 
 
 @dataclass(frozen=True, eq=False)
 class Conjugacy:
-    """A detected conjugate pair: the prior's family, and a row's linear coefficients in its statistics."""
+    """A detected structure: the families of the parts of a local value, and a row's coefficients in their statistics."""
 
     model: RowModel
-    family: PriorFamily
-    points: np.ndarray
-    solver: np.ndarray
+    blocks: tuple[Block, ...]
+    tied: bool = False
+    """Whether the prior of a part follows another part."""
 
-    def likelihoods(self, points: Any, theta: Any, row: Any, z: Any) -> Any:
-        """The row's log likelihood at several local values."""
-        if z is None:
-            return jax.vmap(lambda local: self.model.log_likelihood(local, theta, row))(points)
-        return jax.vmap(lambda local: self.model.log_likelihood(local, theta, row, z))(points)
+    def priors(self, theta: Any, row: Any) -> list[Any]:
+        """Natural parameter of each part's prior, at typical values of the other parts."""
+        each = _priors(self.model, theta, row)
+        return [block.natural(each) for block in self.blocks]
 
-    def terms(self, theta: Any, row: Any, z: Any = None) -> tuple[Any, Any, Any]:
-        """Constant and slope of the row's log likelihood, and the prior's natural parameter."""
-        solved = jnp.asarray(self.solver) @ self.likelihoods(jnp.asarray(self.points), theta, row, z)
-        assert self.model.prior is not None
-        return solved[0], solved[1:], self.family.natural(core(self.model.prior(theta, row))[0])
+    def tensor(self, theta: Any, row: Any, z: Any = None) -> Any:
+        """C, with one axis of length 1 + statistics for each part; its first entry is −∞ where z is impossible."""
+        names = [block.name for block in self.blocks]
+        weigh = _weight_of(self.model, self.tied)
+        priors = _priors(self.model, theta, row)
+        units = [block.unit(priors) for block in self.blocks]
+
+        def grid(values: tuple[Any, ...]) -> Any:
+            if len(values) == len(names):
+                return weigh(dict(zip(names, values)), theta, row, z)
+            places = jnp.asarray(self.blocks[len(values)].points) * units[len(values)]
+            return jax.vmap(lambda value: grid((*values, value)))(places)
+
+        found = grid(())
+        for axis, (block, unit) in enumerate(zip(self.blocks, units)):
+            found = jnp.apply_along_axis(block.coefficients, axis, found, unit)
+        possible = jnp.all(jnp.isfinite(found))
+        found = jnp.where(possible, found, 0.0)
+        for axis, block in enumerate(self.blocks):
+            eta = block.natural(priors)
+            level = jnp.where(possible, -block.family.log_normalizer(eta), -jnp.inf)
+            line = jnp.concatenate([level[None], eta])
+            shape = [len(line) if other == axis else 1 for other in range(found.ndim)]
+            found = found + jnp.pad(line.reshape(shape), [(0, whole - own) for whole, own in zip(found.shape, shape)])
+        return found
 
 
-def detect(model: RowModel, rows: Rows, *, tolerance: float = 1e-8) -> tuple[RowModel, str]:
+def detect(model: RowModel, rows: Rows) -> tuple[RowModel, str]:
     """The model with its conjugacy if it has one, and a sentence on what was found."""
     if model.dim == 0 or model.prior is None:
-        return model, "the prior is not a single distribution"
+        return model, "the prior is not a distribution that could be looked at"
     index = np.unique(np.linspace(0, len(rows) - 1, 24).astype(int))
-    sample = tuple(jnp.asarray(a[index]) for a in rows.data)
-    first = tuple(a[0] for a in sample)
-    inner, _ = core(model.prior(model.parameters.natural(jnp.asarray(model.parameters.start)), first))
-    entries = FAMILIES.get(type(inner), ())
-    reason = f"no conjugate family is known for a {type(inner).__name__} prior"
-    for make in entries:
-        if make is MultivariateNormalFamily and len(model.local_shape) != 1:
-            continue
-        if make is DirichletFamily and len(model.local_shape) != 1:
-            continue
-        found = _conjugacy(model, make(model.local_shape))
-        gap = _worst_gap(found, sample)
-        if gap <= tolerance:
-            return replace(model, conjugacy=found), f"conjugate: {type(inner).__name__} prior (residual {gap:.0e})"
-        reason = f"the log likelihood is not linear in the statistics of a {type(inner).__name__} (residual {gap:.0e})"
-    return model, reason
+    model = replace(model, examples=tuple(np.asarray(a[index]) for a in rows.data))
+    if len(_parts(model)) > 1:
+        return model, "the local value has several parts"
+    block, reason = _find(model, WHOLE, False)
+    return (model if block is None else replace(model, conjugacy=Conjugacy(model, (block,)))), reason
 
 
-def _conjugacy(model: RowModel, family: PriorFamily) -> Conjugacy:
+@lru_cache(maxsize=64)
+def conditional(model: RowModel) -> Conjugacy:
+    """The structure of a model whose parts are each conjugate given the others; a ModelError names one that is not."""
+    if model.conjugacy is not None:
+        return model.conjugacy
+    if model.dim == 0:
+        raise ModelError("MeanField() takes the latents of a row apart, and nothing is local here. Use Exact().")
+    if model.examples is None:
+        raise ModelError("MeanField() looks at the priors of the local's parts. Give the RowModel prior(theta, row).")
+    tied, blocks = _is_tied(model), []
+    for name in _parts(model):
+        block, reason = _find(model, name, tied)
+        if block is None:
+            who = "the local value" if name == WHOLE else f'site "{name}"'
+            given = "" if name == WHOLE else " given the row's other latents"
+            raise ModelError(
+                f"MeanField() updates each part of a row in closed form, and {who} is not conjugate{given}: {reason}. "
+                "Use Quadrature(21) (up to three dimensions) or QMC(256), or leave the approximation to the fit; if data "
+                "or values are far from 1 in size, rescale them."
+            )
+        blocks.append(block)
+    return Conjugacy(model, tuple(blocks), tied)
+
+
+def _priors(model: RowModel, theta: Any, row: Any) -> Mapping[str, Any]:
+    """The prior of every part."""
+    assert model.prior is not None
+    found = model.prior(theta, row)
+    return found if isinstance(found, Mapping) else {WHOLE: found}
+
+
+def _at_start(model: RowModel) -> tuple[Any, Any]:
+    assert model.examples is not None
+    return model.parameters.natural(jnp.asarray(model.parameters.start)), tuple(a[0] for a in model.examples)
+
+
+def _parts(model: RowModel) -> dict[str, tuple[int, ...]]:
+    """The parts of a local value and their shapes."""
+    theta, row = _at_start(model)
+    value = model.local(jnp.zeros(model.dim), theta, row)[0]
+    named = value if isinstance(value, Mapping) else {WHOLE: value}
+    return {name: jnp.shape(named[name]) for name in _priors(model, theta, row)}
+
+
+def _prior_gap(model: RowModel, values: Mapping[str, Any], theta: Any, row: Any) -> Any:
+    """What the parts' joint log prior has beyond the sum of their own at typical values of the others."""
+    if model.log_prior is None or len(values) == 1:
+        return jnp.zeros(())
+    own = sum(jnp.sum(prior.log_prob(values[name])) for name, prior in _priors(model, theta, row).items())
+    return model.log_prior(dict(values), theta, row) - own
+
+
+def _weight_of(model: RowModel, tied: bool) -> Callable[[Mapping[str, Any], Any, Any, Any], Any]:
+    """The row's log likelihood as a function of the parts; what ties their priors together counts as likelihood."""
+
+    def weigh(values: Mapping[str, Any], theta: Any, row: Any, z: Any) -> Any:
+        local = values[WHOLE] if WHOLE in values else dict(values)
+        found = (
+            model.log_likelihood(local, theta, row)
+            if model.latents is None
+            else model.log_likelihood(local, theta, row, z)
+        )
+        return found + _prior_gap(model, values, theta, row) if tied else found
+
+    return weigh
+
+
+def _probes(model: RowModel, count: int, seed: int) -> dict[str, np.ndarray]:
+    """Values of every part at which something is tried."""
+    theta, row = _at_start(model)
+    rng = np.random.default_rng(seed)
+    found = {}
+    for name, shape in _parts(model).items():
+        inner = plain(_priors(model, theta, row)[name])
+        families = candidates(inner, shape)
+        found[name] = (
+            families[0].probes(rng, count) * np.asarray(families[0].unit(inner))
+            if families
+            else np.exp(rng.uniform(-1.5, -0.1, size=(count, *shape)))
+        )
+    return found
+
+
+def _is_tied(model: RowModel) -> bool:
+    theta, _ = _at_start(model)
+    probes = {name: jnp.asarray(values) for name, values in _probes(model, 4, 2).items()}
+    each = jax.vmap(lambda values: jax.vmap(lambda row: _prior_gap(model, values, theta, row))(model.examples))
+    return bool(jnp.max(jnp.abs(jax.jit(each)(probes))) > TOLERANCE)
+
+
+def _find(model: RowModel, name: str, tied: bool) -> tuple[Block | None, str]:
+    """The block of one part if it is conjugate given the others, and a sentence on what was found."""
+    theta, row = _at_start(model)
+    inner = plain(_priors(model, theta, row)[name])
+    if inner is None:
+        return None, "the prior is truncated or transformed"
+    kind = type(inner).__name__
+    reason = f"no conjugate family is known for a {kind} prior"
+    for family in candidates(inner, _parts(model)[name]):
+        block = _block(name, family)
+        gap = _worst_gap(model, block, tied)
+        if gap <= TOLERANCE:
+            return block, f"conjugate: {kind} prior (residual {gap:.0e})"
+        reason = f"the log likelihood is not linear in the statistics of a {kind} (residual {gap:.0e})"
+    return None, reason
+
+
+def _block(name: str, family: PriorFamily) -> Block:
     """Probe values at which the linear system is best conditioned, out of a few random designs."""
     rng = np.random.default_rng(0)
     unknowns = 1 + len(family.statistics(jnp.asarray(family.probes(rng, 1)[0])))
@@ -251,34 +227,39 @@ def _conjugacy(model: RowModel, family: PriorFamily) -> Conjugacy:
     tables = np.asarray(jax.vmap(statistics)(jnp.asarray(np.stack(designs))))
     matrices = [np.column_stack([np.ones(unknowns), table]) for table in tables]
     best = int(np.argmin([np.linalg.cond(matrix) for matrix in matrices]))
-    return Conjugacy(model, family, designs[best], np.linalg.inv(matrices[best]))
+    return Block(name, family, designs[best], np.linalg.inv(matrices[best]))
 
 
-def _worst_gap(found: Conjugacy, sample: tuple[Any, ...]) -> float:
+def _worst_gap(model: RowModel, block: Block, tied: bool) -> float:
     """How far held-out values of the rows' log likelihoods are from linear; infinite when a posterior is improper."""
-    model, family = found.model, found.family
+    family, weigh = block.family, _weight_of(model, tied)
     rng = np.random.default_rng(1)
     held_out = jnp.asarray(family.probes(rng, 5))
-    table = jax.vmap(family.statistics)(held_out)
     starts = jnp.asarray(model.parameters.start + 0.3 * rng.normal(size=(2, model.parameters.size)))
-    latents = None if model.latents is None else jnp.asarray(model.latents)
+    latents = jnp.zeros(1) if model.latents is None else jnp.asarray(model.latents)
+    others = {name: jnp.asarray(values) for name, values in _probes(model, 3, 3).items() if name != block.name}
 
-    def gap(vector: Any, row: Any, z: Any) -> Any:
+    def gap(vector: Any, row: Any, z: Any, rest: Mapping[str, Any]) -> Any:
         theta = model.parameters.natural(vector)
-        constant, slope, eta = found.terms(theta, row, z)
-        seen = found.likelihoods(held_out, theta, row, z)
-        off = jnp.max(jnp.abs(seen - constant - table @ slope)) / (1.0 + jnp.max(jnp.abs(seen)))
+        priors = _priors(model, theta, row)
+        unit, eta = block.unit(priors), block.natural(priors)
+        at = jax.vmap(lambda value: weigh({**rest, block.name: value}, theta, row, z))
+        solved, seen = block.coefficients(at(jnp.asarray(block.points) * unit), unit), at(held_out * unit)
+        table = jax.vmap(family.statistics)(held_out * unit)
+        off = jnp.max(jnp.abs(seen - solved[0] - table @ solved[1:])) / (1.0 + jnp.max(jnp.abs(seen)))
         # An impossible value of z for this row (log likelihood −∞ everywhere) says nothing against conjugacy.
         off = jnp.where(jnp.all(seen == -jnp.inf), 0.0, off)
-        return jnp.where(family.is_proper(eta + slope) | ~jnp.isfinite(slope[0]), off, jnp.inf)
+        return jnp.where(family.is_proper(eta + solved[1:]) | ~jnp.isfinite(solved[1]), off, jnp.inf)
 
     def worst(vectors: Any, rows: Any) -> Any:
-        each_z = (
-            (lambda v, r: gap(v, r, None))
-            if latents is None
-            else (lambda v, r: jnp.max(jax.vmap(lambda z: gap(v, r, z))(latents)))
-        )
-        return jnp.max(jax.vmap(lambda v: jax.vmap(lambda r: each_z(v, r))(rows))(vectors))
+        each = lambda v, row, z: _over(lambda rest: gap(v, row, z, rest), others)
+        each_z = lambda v, row: jnp.max(jax.vmap(lambda z: each(v, row, z))(latents))
+        return jnp.max(jax.vmap(lambda v: jax.vmap(lambda row: each_z(v, row))(rows))(vectors))
 
-    gap_found = float(jax.jit(worst)(starts, sample))
-    return gap_found if np.isfinite(gap_found) else np.inf
+    found = float(jax.jit(worst)(starts, model.examples))
+    return found if np.isfinite(found) else np.inf
+
+
+def _over(function: Callable[[Mapping[str, Any]], Any], others: Mapping[str, Any]) -> Any:
+    """The largest value over settings of the other parts, or the only one where there are no others."""
+    return jnp.max(jax.vmap(function)(others)) if others else function({})

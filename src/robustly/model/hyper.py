@@ -57,6 +57,24 @@ def core(prior: Any) -> tuple[Any, Rewrap]:
     return prior, lambda new: new
 
 
+def plain(prior: Any) -> Any:
+    """The distribution inside ``expand``, ``to_event`` and ``mask``; None if it is truncated or transformed as well.
+
+    What is truncated or transformed has another support and density than the distribution inside.
+    """
+    inner, _ = core(prior)
+    while isinstance(prior, ExpandedDistribution | Independent | MaskedDistribution):
+        prior = prior.base_dist
+    return inner if prior is inner else None
+
+
+def is_masked(prior: Any) -> bool:
+    """Whether a mask may take part of this distribution out."""
+    while isinstance(prior, ExpandedDistribution | Independent):
+        prior = prior.base_dist
+    return isinstance(prior, MaskedDistribution)
+
+
 def _constructor(prior: Any) -> list[str]:
     taken = inspect.signature(type(prior).__init__).parameters
     return [name for name in taken if name not in ("self", "validate_args")]
@@ -123,13 +141,9 @@ class Placed(NamedTuple):
 
 def place(prior: Any, u: Any, shape: tuple[int, ...]) -> Placed:
     """The value of a site at free numbers `u`: standard steps from the middle of a location-scale prior, else its support's."""
-    inner, _ = core(prior)
-    plain, masked = prior, False
-    while isinstance(plain, ExpandedDistribution | Independent | MaskedDistribution):
-        masked = masked or isinstance(plain, MaskedDistribution)
-        plain = plain.base_dist
+    inner, masked = plain(prior), is_masked(prior)
     # A truncated or transformed prior has another support than the whole line.
-    if plain is inner and u.size == np.prod(shape, dtype=int):
+    if inner is not None and u.size == np.prod(shape, dtype=int):
         u = u.reshape(shape)
         if type(inner) in LOCATION_SCALE:
             volume = jnp.sum(jnp.broadcast_to(jnp.log(inner.scale), shape))

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import biject_to
-from numpyro.primitives import Messenger
 
 from robustly.errors import LocalizeError, did_you_mean, names
 from robustly.model import hyper
 from robustly.model.arguments import Arguments, find_rows
+from robustly.model.dependences import dependences
 from robustly.model.inspect import choose_plate, latent_grid, local_size, sort_sites, support_of
 from robustly.model.row import RowModel
 from robustly.model.trace import Trace, fixed_key, inside, run, site_log_prob
@@ -139,56 +139,8 @@ class Program:
         # Plain arrays take the precision of whatever runs them; a NumPyro user's own sampler may be in single.
         return {name: np.asarray(self.trace[name]["value"]) for name in chosen}
 
-    def _probe(self) -> tuple[dict[str, set[str]], dict[str, Any]]:
-        """Which prior arguments move with other sites or with the row, and which shared priors move with a local."""
-        moving: dict[str, set[str]] = {}
-        tangled: dict[str, Any] = {}
-        local, shared = self._values(self.sites.local), self._values(self.sites.shared)
-        rest = self._values((*self.sites.discrete, *self.sites.filled))
-        outer = self
-
-        class Look(Messenger):
-            def __init__(self, fn: Any, store: Callable[[str, Any], None]) -> None:
-                self.store = store
-                super().__init__(fn)
-
-            def process_message(self, msg: Any) -> None:
-                if msg["type"] == "sample" and not msg["is_observed"]:
-                    self.store(msg["name"], msg["fn"])
-
-        def watch(values: dict[str, Any], row: Any, store: Callable[[str, Any], None]) -> Any:
-            args, kwargs = outer.call(row)
-            run(Look(outer.request.model, store), args, kwargs, values={**local, **shared, **rest, **values})
-            return jnp.zeros(())
-
-        def note_arguments(name: str, prior: Any) -> None:
-            if name in shared and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(prior.support)):
-                raise LocalizeError(
-                    f'the support of site "{name}" depends on another site. Write it with a fixed support, '
-                    "for instance as a scaled standard variable."
-                )
-            if name in outer.request.sites:
-                inner, _ = hyper.core(prior)
-                moving[name] = {k for k, v in inner.get_args().items() if isinstance(v, jax.core.Tracer)}
-
-        def note_tangles(name: str, prior: Any) -> None:
-            inner, _ = hyper.core(prior)
-            if name in shared and any(isinstance(v, jax.core.Tracer) for v in inner.get_args().values()):
-                tangled[name] = prior
-
-        everything = {**local, **shared}
-        one_row = tuple(a[None] for a in self.first_row)
-
-        def push(values: dict[str, Any], row: Any, store: Callable[[str, Any], None]) -> Any:
-            ones = jax.tree.map(jnp.ones_like, values)
-            return jax.jvp(lambda v: watch(v, row, store), (values,), (ones,))[0]
-
-        jax.vmap(lambda row: push(everything, row, note_arguments))(one_row)
-        push(local, self.first_row, note_tangles)
-        return moving, tangled
-
     def _read_hyperparameters(self) -> None:
-        moving, tangled = self._probe()
+        moving, tangled, self.led = dependences(self)
         for name in tangled:
             raise LocalizeError(
                 f'the prior of shared site "{name}" depends on {names(self.request.sites)}, which would now differ from row '
@@ -257,12 +209,13 @@ class Program:
             start=start,
             constraints=limits,
             log_prior=self._log_prior,
-            prior=self._prior if single else None,
+            prior=self._prior,
             local_shape=jnp.shape(self.trace[self.sites.local[0]]["value"]) if single else (),
             log_hyperprior=self._log_hyperprior,
             latents=self.latents,
             transform=self._transform,
-            joint=self._joint,
+            # Coordinates of the locals are the same for every z; one reading would take them from each z's prior.
+            joint=None if self.led else self._joint,
             size=self.size,
         )
 
@@ -341,15 +294,17 @@ class Program:
 
     def _prior(self, theta: Any, row: Any) -> Any:
         found: dict[str, Any] = {}
-        site = self.sites.local[0]
 
-        def catch(prior: Any) -> Any:
-            found["prior"] = prior
-            return np.asarray(self.trace[site]["value"])
+        def catch(site: str) -> Callable[[Any], Any]:
+            def keep(prior: Any) -> Any:
+                found[site] = prior
+                return np.asarray(self.trace[site]["value"])
+
+            return keep
 
         rest = {**self._values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
-        self.trace_row(row, {**rest, site: catch}, theta)
-        return found["prior"]
+        self.trace_row(row, {**rest, **{site: catch(site) for site in self.sites.local}}, theta)
+        return found[self.sites.local[0]] if self.single else found
 
     def _log_prior(self, local: Any, theta: Any, row: Any) -> Any:
         trace = self.trace_row(row, self._everything(local, theta, None), theta)
@@ -363,7 +318,14 @@ class Program:
 
     def _likelihood(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
         trace = self.trace_row(row, self._everything(local, theta, z), theta)
-        return sum((site_log_prob(trace[name]) for name in (*self.sites.discrete, *self.sites.observed)), jnp.zeros(()))
+        total = sum(
+            (site_log_prob(trace[name]) for name in (*self.sites.discrete, *self.sites.observed)), jnp.zeros(())
+        )
+        if z is None or not self.led:
+            return total
+        # The prior is read at one value of z; what another changes of it is counted here.
+        changed = sum(site_log_prob(trace[name]) for name in self.sites.local)
+        return total + changed - self._log_prior(local, theta, row)
 
     def _log_hyperprior(self, theta: Any) -> Any:
         total = jnp.zeros(())

@@ -43,7 +43,8 @@ class RowModel:
         log_likelihood: ``(local, theta, row) -> scalar``, or ``(local, theta, row, z)`` with a discrete row latent.
         start: natural start values of all fitted parameters, by name; ``theta`` has the same names.
         log_prior: ``(local, theta, row) -> scalar``. Not needed when `prior` is given.
-        prior: ``(theta, row) -> NumPyro distribution`` of the local. With it, conjugacy can be detected.
+        prior: ``(theta, row) -> NumPyro distribution`` of the local; by part for a local that is a dictionary, each at
+            typical values of the other parts if it follows them. With it, conjugacy can be detected.
         constraints: NumPyro constraints of parameters that are not simply real.
         local_shape: shape of the local value.
         local_support: NumPyro constraint of the local value.
@@ -54,6 +55,7 @@ class RowModel:
         transform: ``(u, theta, row) -> (local, log volume)``, in place of `local_support` and `center`.
         joint: ``(u, theta, row, z) -> scalar``, prior, likelihood and log volume together, where one reading of the model
             can give all three.
+        examples: a few rows, at which the structure of the model is looked at.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, robustly as rb
@@ -83,6 +85,7 @@ class RowModel:
     joint: Callable[..., Scalar] | None = None
     size: int | None = None
     conjugacy: Conjugacy | None = None
+    examples: Any = None
 
     def __post_init__(self) -> None:
         if self.log_prior is None and self.prior is None and self.dim > 0:
@@ -141,7 +144,10 @@ class RowModel:
         if self.log_prior is not None:
             return self.log_prior(local, theta, row) + likelihood
         assert self.prior is not None
-        return jnp.sum(self.prior(theta, row).log_prob(local)) + likelihood
+        prior = self.prior(theta, row)
+        if isinstance(prior, Mapping):
+            return sum((jnp.sum(part.log_prob(local[name])) for name, part in prior.items()), likelihood)
+        return jnp.sum(prior.log_prob(local)) + likelihood
 
     def log_joint(self, u: Any, theta: Theta, row: Row, z: Any = None, at: Theta | None = None) -> Scalar:
         r"""log p(row, u \mid theta). With `at`, `u` is read in the coordinates of the parameters `at`, which EM keeps fixed."""
