@@ -33,7 +33,12 @@ COMPARISONS = [
         rivals=("statsmodels_glm", "robustly_glm_tenth"),
         targets=(
             Target("no slower than statsmodels' plain Poisson GLM", "warm", at_most=1.0, versus="statsmodels_glm"),
-            Target("≤ 12 × the time for a tenth of the rows (linear cost is 8 to 12)", "warm", at_most=12.0, versus="robustly_glm_tenth"),
+            Target(
+                "≤ 12 × the time for a tenth of the rows (linear cost is 8 to 12)",
+                "warm",
+                at_most=12.0,
+                versus="robustly_glm_tenth",
+            ),
             MEMORY,
         ),
         reps=3,

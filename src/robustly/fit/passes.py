@@ -19,6 +19,9 @@ from robustly.precision import double_precision
 from robustly.rows.arrays import Rows
 from robustly.rows.reduce import over_rows
 
+# Numbers to follow, beyond which their pairs cost more than plain derivatives, to compile as to run.
+MANY = 8
+
 
 class Passes:
     """The compiled passes of one model under one approximation. Get it from :func:`passes`, which keeps them."""
@@ -77,13 +80,15 @@ class Passes:
     def _fine_curves(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Evidence, slope and curvature from posterior moments, in the few numbers by which parameters enter a row."""
         model = self.model
-        state = self._settle(vector, data, state)
-        theta = model.parameters.natural(vector)
         latents = np.zeros(1) if model.latents is None else np.asarray(model.latents)
         label = lambda z: None if model.latents is None else z
         joint = lambda u, v, row: model.log_joint(u, model.parameters.natural(v), row[0], label(row[1]))
         first = jax.tree.map(lambda a: a[0], data)
         view = narrow(joint, jnp.zeros(model.dim), vector, (first, jnp.asarray(latents)[0]))
+        if view.size > MANY:
+            return self._curves(vector, True, data, weight, state)
+        state = self._settle(vector, data, state)
+        theta = model.parameters.natural(vector)
         # By row and by value of its discrete latent; rows without one have a single value.
         each = lambda function: jax.vmap(jax.vmap(function, (None, 0)), (0, None))
         seen = lambda v, row, z: jnp.stack(view.numbers(v, (row, z))) if view.size else jnp.zeros(0)
