@@ -19,9 +19,6 @@ from robustly.precision import double_precision
 from robustly.rows.arrays import Rows
 from robustly.rows.reduce import over_rows
 
-# Numbers to follow, beyond which their pairs cost more than plain derivatives, to compile as to run.
-MANY = 8
-
 
 class Passes:
     """The compiled passes of one model under one approximation. Get it from :func:`passes`, which keeps them."""
@@ -85,8 +82,6 @@ class Passes:
         joint = lambda u, v, row: model.log_joint(u, model.parameters.natural(v), row[0], label(row[1]))
         first = jax.tree.map(lambda a: a[0], data)
         view = narrow(joint, jnp.zeros(model.dim), vector, (first, jnp.asarray(latents)[0]))
-        if view.size > MANY:
-            return self._curves(vector, True, data, weight, state)
         state = self._settle(vector, data, state)
         theta = model.parameters.natural(vector)
         # By row and by value of its discrete latent; rows without one have a single value.
@@ -168,8 +163,14 @@ class Passes:
 
 
 def one_thread(function: Any) -> Any:
-    """Compiled for one thread: chunks are what threads share out, and small operations are slower in pieces."""
-    return jax.jit(function, compiler_options={"xla_cpu_multi_thread_eigen": False})
+    """Compiled for one thread: chunks are what threads share out, and small operations are slower in pieces.
+
+    By one thread, too: XLA's compiler threads can wait for each other for ever over a large program with matrix factors
+    in it (seen with jaxlib 0.10.2).
+    """
+    return jax.jit(
+        function, compiler_options={"xla_cpu_multi_thread_eigen": False, "xla_cpu_parallel_codegen_split_count": 1}
+    )
 
 
 def weighted_quantiles(values: Any, share: Any, levels: Any) -> Any:
