@@ -59,8 +59,10 @@ class Kernel:
     def _by_points(self, m: Any, phi: Any, row: Any, state: Any) -> tuple[Any, Any, Any, Any]:
         state = self._settle(m, phi, row, state)
         own, log_weight = self._points(m, phi, row, state, self.nodes)
-        value = logsumexp(log_weight)
-        share = jnp.exp(log_weight - value)
+        top = jnp.max(log_weight)
+        mass = jnp.exp(log_weight - jnp.where(jnp.isfinite(top), top, 0.0))
+        total = jnp.sum(mass)
+        value, share = top + jnp.log(total), mass / total
 
         def at(point: Any) -> tuple[Any, Any]:
             _, slope, curve = second_order(lambda *args: self.law.joint(point, row, *args), (m, *phi))

@@ -22,6 +22,8 @@ from robustly.rows.frames import Design
 
 MANY_ROWS = 30_000
 SHARE = 16
+# A sample's fit is a start: closer than this (in nats) to its top is far closer than it is to that of all rows.
+ROUGH = 1e-3
 # Beyond these spreads the search ends: e³⁰ either way is no longer a regression, and 1e-4 is none.
 NARROWEST, WIDEST = 1e-4, 30.0
 # A spread close to the narrowest is none, unless it is worth as much as this.
@@ -44,7 +46,8 @@ def search(design: Design, plan: Plan) -> Found:
         sample = np.random.default_rng(0).choice(len(design), size, replace=False)
         part = design.some(np.sort(sample))
         if (part.rows.weight > 0).any():
-            begin = search(part, replace(plan, tether=max(plan.tether, 1e-3)))
+            rough = replace(plan.stop, rtol=max(plan.stop.rtol, ROUGH))
+            begin = search(part, replace(plan, tether=max(plan.tether, 1e-3), stop=rough))
             if not begin.outcome.converged or not np.all(np.isfinite(begin.optimum.vector)):
                 begin = None
         give_back()
