@@ -17,6 +17,7 @@ from robustly.fit.outcome import Outcome, Stop
 from robustly.glm.evidence import Kernel, kernel, pairs, start_state
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import Law, LocalPredictor
+from robustly.glm.table import reach_of_table, table_of
 from robustly.precision import double_precision
 from robustly.rows.frames import Design, DesignRows
 from robustly.rows.reduce import over_rows
@@ -125,8 +126,6 @@ class Climb:
             self.state = start_state(self.plan.law, design.y, design.trials, phi)
         curves = self.kernel.curves
         if self.tabulated:
-            from robustly.glm.table import reach_of_table, table_of  # loads a compiler, and only many rows need it
-
             reach = design.reach(beta)
             if reach > reach_of_table():
                 reach = float(np.abs(design.predictor(u)).max(initial=1.0))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from scipy.interpolate import CubicSpline
 
+from robustly.fit.passes import one_thread
 from robustly.glm.evidence import Kernel, pairs, start_state
-from robustly.native import compiled
 
 STEP = 0.04
 USUAL, LARGEST = 1024, 4096
@@ -34,34 +35,28 @@ def table_of(kernel: Kernel, phi: tuple[float, ...], reach: float) -> Any:
     state = start_state(kernel.law, ones, ones, np.asarray(phi))
     value, slope, curve, _ = kernel.curves(grid, phi, (ones, ones), state)
     entries = np.concatenate([np.asarray(value)[:, None], slope, curve], axis=1)[: len(z)]
-    # A piece's entries together, so that a row touches one stretch of memory.
-    pieces = np.ascontiguousarray(CubicSpline(z, entries, axis=0).c.transpose(1, 2, 0))
+    pieces = CubicSpline(z, entries, axis=0).c.transpose(1, 0, 2)
+    # As many pieces as fit the size, so that reading is compiled for few sizes; the last ones are never asked for.
+    pieces = np.concatenate([pieces, np.broadcast_to(np.nan, (size - len(pieces), *pieces.shape[1:]))])
     k = kernel.size
     # A 0 is a 1 seen from the other side: derivatives once in m change their sign.
     turned = np.array([False, True, *[False] * (k - 1), *[(i == 0) != (j == 0) for i, j in pairs(k)]])
 
     def curves(m: np.ndarray, phi: Any, row: Any, state: Any) -> tuple[Any, Any, Any, Any]:
-        found = _read(np.asarray(m), np.asarray(row[0]), pieces, z[0], z[1] - z[0], turned)
+        found = np.asarray(_read(m, row[0], pieces, z[0], z[1] - z[0], turned))
         return found[:, 0], found[:, 1 : k + 1], found[:, k + 1 :], state
 
     return curves
 
 
-@compiled()
-def _read(m, y, pieces, first, step, turned):  # type: ignore[no-untyped-def]
-    count, width = len(m), pieces.shape[1]
-    found = np.empty((count, width))
-    for row in range(count):
-        side = 2.0 * y[row] - 1.0
-        place = (side * m[row] - first) / step
-        if not (place >= 0.0 and place < len(pieces)):
-            # Not a number, or beyond the table: the caller sees that there is no value here.
-            found[row] = np.nan
-            continue
-        piece = int(place)
-        t = (place - piece) * step
-        for entry in range(width):
-            c = pieces[piece, entry]
-            read = ((c[0] * t + c[1]) * t + c[2]) * t + c[3]
-            found[row, entry] = side * read if turned[entry] else read
-    return found
+@one_thread
+def _read(m: Any, y: Any, pieces: Any, first: Any, step: Any, turned: Any) -> Any:
+    """Values of all entries by row; not a number beyond the table, where the caller sees that there is no value."""
+    side = 2.0 * y - 1.0
+    place = (side * m - first) / step
+    piece = jnp.floor(jnp.clip(jnp.nan_to_num(place), 0.0, len(pieces) - 1.0))
+    t = ((place - piece) * step)[:, None]
+    c = pieces[piece.astype(jnp.int32)]
+    found = ((c[:, 0] * t + c[:, 1]) * t + c[:, 2]) * t + c[:, 3]
+    found = jnp.where(turned, side[:, None] * found, found)
+    return jnp.where(((place >= 0.0) & (place < len(pieces)))[:, None], found, jnp.nan)
