@@ -133,27 +133,30 @@ def factors() -> list[str]:
 
     import robustly as rb
 
-    def rows_of(x: Any, observed: Callable[[Any, Any], None]) -> None:
+    def in_parts(x: Any) -> None:
         w = numpyro.sample("w", dist.Normal(0.0, 2.0).expand([x.shape[1], 2]).to_event(2))
         precision = numpyro.sample("precision", dist.Gamma(2.0, 2.0))
         with numpyro.plate("rows", x.shape[0]):
-            observed(w, precision)
-
-    def in_parts(x: Any) -> None:
-        def observed(w: Any, precision: Any) -> None:
             z = numpyro.sample("z", dist.Normal(0.0, 1.0).expand([2]).to_event(1))
             numpyro.sample("x", dist.Normal(z @ w.T, precision**-0.5).to_event(1), obs=x)
 
-        rows_of(x, observed)
+    def summed(precision: Any, theta: Any, row: Any) -> Any:
+        """log N(x; 0, w wᵀ + I/precision), by the inverse of a two by two matrix."""
+        w, x = theta["w"], row["x"]
+        (a, b), (_, d) = precision * w.T @ w + jnp.eye(2)
+        p, q = w.T @ x
+        size, inner = a * d - b * b, x @ x - precision * (d * p * p - 2 * b * p * q + a * q * q) / (a * d - b * b)
+        return 0.5 * (len(x) * jnp.log(precision / (2 * jnp.pi)) - jnp.log(size) - precision * inner)
 
-    def summed(x: Any) -> None:
-        def observed(w: Any, precision: Any) -> None:
-            diagonal = jnp.ones(x.shape[1]) / precision
-            numpyro.sample("x", dist.LowRankMultivariateNormal(jnp.zeros(x.shape[1]), w, diagonal), obs=x)
-
-        rows_of(x, observed)
-
-    parts, exactly = rb.localize(in_parts, "precision"), rb.localize(summed, "precision")
+    parts = rb.localize(in_parts, "precision")
+    exactly = lambda w: rb.RowModel(
+        log_likelihood=summed,
+        prior=lambda theta, row: dist.Gamma(theta["concentration"], theta["rate"]),
+        start={"w": w, "concentration": 2.0, "rate": 2.0},
+        constraints=dict.fromkeys(("concentration", "rate"), dist.constraints.positive),
+        local_support=dist.constraints.positive,
+        log_hyperprior=lambda theta: jnp.sum(dist.Normal(0.0, 2.0).log_prob(theta["w"])),
+    )
     lines = [
         "| columns | true ν | ν by exact evidence | ν by mean field | evidence lost a row | error of w wᵀ, exact | mean field |",
         "|---|---|---|---|---|---|---|",
@@ -166,12 +169,15 @@ def factors() -> list[str]:
             noise = 0.5 * rng.normal(size=(n, columns)) / np.sqrt(rng.chisquare(dof, (n, 1)) / dof)
             x = rng.normal(size=(n, 2)) @ w.T + noise
             start = {"w": w + 0.1 * rng.normal(size=w.shape)}
-            exact, bound = exactly.fit(x, start=start), parts.fit(x, start=start, approx=rb.approx.MeanField())
-            nu = [2.0 * float(fit.hyperparameters["precision"]["concentration"]) for fit in (exact, bound)]
-            off = [np.linalg.norm(fit.shared["w"] @ fit.shared["w"].T - w @ w.T) for fit in (exact, bound)]
+            exact = rb.fit_rows(exactly(start["w"]), {"x": x})
+            bound = parts.fit(x, start=start, approx=rb.approx.MeanField())
+            prior = bound.hyperparameters["precision"]
+            nu = [2.0 * float(each["concentration"]) for each in (exact.parameters, prior)]
+            loadings = exact.parameters["w"], bound.shared["w"]
+            off = [np.linalg.norm(found @ found.T - w @ w.T) for found in loadings]
             shares = " | ".join(f"{each / np.linalg.norm(w @ w.T):.1%}" for each in off)
             lost = (exact.log_likelihood - bound.log_likelihood) / n
-            lines.append(f"| {columns} | {dof:g} | {nu[0]:.2f} | {nu[1]:.2f} | {lost:.3f} | {shares} |")
+            lines.append(f"| {columns} | {dof:g} | {nu[0]:.3g} | {nu[1]:.3g} | {lost:.3f} | {shares} |")
             print(lines[-1], f"({exact.outcome.kind}, {bound.outcome.kind})", flush=True)
     return lines
 
