@@ -228,7 +228,7 @@ class Fit:
         """How much the log likelihood changes when every row is integrated with twice the points, in nats."""
         return self._need("integration_error").integration_error()
 
-    def sample_posterior(self, num_samples: int, *, key: Any, num_warmup: int = 100, num_chains: int = 1) -> Any:
+    def sample_posterior(self, num_samples: int, key: Any, *, num_warmup: int = 100, num_chains: int = 1) -> Any:
         """Draws of hyperparameters and shared values from their posterior, every row's own value integrated out.
 
         A Metropolis chain with independent proposals around the estimate, in a fraction of NUTS's time, where the
