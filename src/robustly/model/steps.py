@@ -1,8 +1,8 @@
 r"""What does a function compute, operation by operation? Its traced program, written out and tidied.
 
 NumPyro programs are written for people: a rate is the exponential of a predictor, and its law takes the logarithm of the
-rate. Evaluated that way a row's density costs an exponential more than it needs to, its derivatives two, and it is
-infinite where the predictor passes 700. Here such detours are taken out before anything is differentiated.
+rate. Derivatives of that take two exponentials more than they need, and the logarithm is lost where the predictor passes
+700. Here such detours are taken out before anything is differentiated.
 """
 
 from __future__ import annotations
