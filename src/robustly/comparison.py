@@ -66,7 +66,7 @@ def compare(*models: Any, **named: Any) -> Comparison:
     fits = [_fit_of(model) for model in (*models, *named.values())]
     if len(fits) < 2:
         raise ModelError(f"compare takes two or more fitted models; {len(fits)} came.")
-    sizes = {len(fit.evidence) for fit in fits}
+    sizes = {len(fit.weight) for fit in fits}
     if len(sizes) > 1:
         raise DataError(
             f"the models were fitted to different numbers of rows ({sorted(sizes)}), so they cannot be compared."

@@ -48,8 +48,13 @@ class Approximation(ABC):
         """Whether :meth:`moments` can be had, and integrates so well that derivatives may take its points as fixed."""
         return False
 
-    def moments(self, model: RowModel, view: Narrow, theta: Any, scalars: Any, row: Any, z: Any, state: Any) -> Moments:
-        """Evidence and posterior moments of a row's derivatives in the `scalars` of ``view``; see :meth:`is_fine`."""
+    def moments(
+        self, model: RowModel, view: Narrow, theta: Any, scalars: Any, row: Any, z: Any, state: Any, rough: Any
+    ) -> Moments:
+        """Evidence and posterior moments of a row's derivatives in the `scalars` of ``view``; see :meth:`is_fine`.
+
+        Where `rough`, with fewer points.
+        """
         raise TypeError(f"{self!r} has no moments.")
 
     @abstractmethod

@@ -35,12 +35,12 @@ def look(f: Function, u: Any) -> tuple[Any, Any, Any]:
     return value, slope, curve
 
 
-def climb(f: Function, start: Any, dim: int) -> Any:
+def climb(f: Function, start: Any, dim: int, tolerance: float = TOLERANCE) -> Any:
     """The maximiser of `f`, from `start`; no derivative passes through it."""
 
     def unfinished(state: Any) -> Any:
         _, _, _, _, _, rest, steps = state
-        return (rest > TOLERANCE) & (steps < MAX_STEPS)
+        return (rest > tolerance) & (steps < MAX_STEPS)
 
     def advance(state: Any) -> Any:
         u, value, slope, curve, damping, rest, steps = state

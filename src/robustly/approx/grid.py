@@ -65,7 +65,7 @@ STRETCH = 1.15
 
 # Where a density has fallen by this much (in log units) its end is taken to be; what is left beyond is below 1e-9.
 DEPTH = 20.0
-_ENDS = float(np.sqrt(2.0 * DEPTH))
+ENDS = float(np.sqrt(2.0 * DEPTH))
 _MAX_SEARCH = 60
 
 
@@ -102,7 +102,7 @@ def find_reach(joint: Density, mode: Any, start: Any, band: tuple[float, float] 
     return lax.stop_gradient(lax.while_loop(unfinished, advance, (start, *fall(start), 0))[0])
 
 
-def level_map(mode: Any, curve: Any, reach: Any, count: int) -> tuple[np.ndarray, Callable[[Any], tuple[Any, Any]]]:
+def level_map(mode: Any, curve: Any, reach: Any) -> Callable[[Any], tuple[Any, Any]]:
     r"""A coordinate in which a density looks normal, with one mode, known curvature, known ends: a trapezoid rule in it.
 
     With :math:`u = m + s\,t\,e^{gt + kt^2}` the ends (falls of DEPTH) lie at the same :math:`\pm t` as a standard
@@ -110,37 +110,41 @@ def level_map(mode: Any, curve: Any, reach: Any, count: int) -> tuple[np.ndarray
     geometrically for what is left; Gauss–Hermite around the mode is off by 1e-3 where this is off by 1e-9, because it
     takes a skewed or heavy-tailed density for a normal one.
 
-    Returns the values of t and the map from one of them to its point and weight, the density left out.
+    Returns the map from t to its point and the length of line that a unit of t stands for there.
     """
     log_left, log_right = reach[0], reach[1]
-    skew = (log_right - log_left) / (2.0 * _ENDS)
-    middle = 0.5 * (log_left + log_right) - np.log(_ENDS)
+    skew = (log_right - log_left) / (2.0 * ENDS)
+    middle = 0.5 * (log_left + log_right) - np.log(ENDS)
     curvature = jnp.where(-curve > 1e-12, -curve, jnp.exp(-2.0 * middle))
     # g² < 8k keeps the map increasing whatever the ends are.
-    tail = jnp.maximum((middle + 0.5 * jnp.log(curvature)) / _ENDS**2, skew**2 / 7.5)
+    tail = jnp.maximum((middle + 0.5 * jnp.log(curvature)) / ENDS**2, skew**2 / 7.5)
     tail = lax.stop_gradient(tail)
-    log_scale = middle - tail * _ENDS**2
+    log_scale = middle - tail * ENDS**2
 
     def place(t: Any) -> tuple[Any, Any]:
         stretch = jnp.exp(log_scale + skew * t + tail * t**2)
         step = 1.0 + skew * t + 2.0 * tail * t**2
-        return mode[0] + stretch * t, stretch * step * (2.0 * _ENDS / (count - 1))
+        return mode[0] + stretch * t, stretch * step
 
-    return np.linspace(-_ENDS, _ENDS, count), place
+    return place
+
+
+def level_step(count: Any) -> Any:
+    """How far apart `count` points stand from end to end, in the coordinate of :func:`level_map`."""
+    return 2.0 * ENDS / (count - 1)
 
 
 def level_points(joint: Density, mode: Any, curve: Any, reach: Any, count: int) -> tuple[Any, Any]:
     """Points and log weights of :func:`level_map`'s rule."""
-    t, place = level_map(mode, curve, reach, count)
-    u, weight = jax.vmap(place)(jnp.asarray(t))
+    u, length = jax.vmap(level_map(mode, curve, reach))(jnp.linspace(-ENDS, ENDS, count))
     heights = jax.vmap(lambda point: joint(point[None]))(u)
-    return u[:, None], jnp.where(jnp.isfinite(heights), heights + jnp.log(weight), -jnp.inf)
+    return u[:, None], jnp.where(jnp.isfinite(heights), heights + jnp.log(length * level_step(count)), -jnp.inf)
 
 
 def line_points(joint: Density, mode: Any, count: int) -> tuple[Any, Any]:
     """Fine points of a density on the line, given only its mode."""
     _, _, curve = look(joint, mode)
-    half = -0.5 * jnp.log(jnp.where(-curve[0, 0] > 1e-12, -curve[0, 0], 1.0)) + np.log(_ENDS)
+    half = -0.5 * jnp.log(jnp.where(-curve[0, 0] > 1e-12, -curve[0, 0], 1.0)) + np.log(ENDS)
     reach = find_reach(joint, mode, jnp.stack([half, half]))
     return level_points(joint, mode, curve[0, 0], reach, count)
 

@@ -160,7 +160,7 @@ class ConjugateFit(Fit):
     def __repr__(self) -> str:
         inner = ", ".join(f"{n} {float(v):.4g}" for n, v in self.hyperparameters.items() if np.ndim(v) == 0)
         return (
-            f"<{type(self.pair).__name__} fit of {len(self.evidence)} rows: {inner}; log likelihood "
+            f"<{type(self.pair).__name__} fit of {len(self.weight)} rows: {inner}; log likelihood "
             f"{self.log_likelihood:.4f}, {self.outcome.kind}>"
         )
 
@@ -201,7 +201,7 @@ def interior_fit(engine: Engine, table: Table, penalty: Penalty, optimum: Optimu
         jacobian=_jacobian(engine.reported, x),
         curve=optimum.curve,
         objective=optimum.value,
-        evidence=table.spread_out(evidence_of(engine, table.rows, x)[1]),
+        evidence_by_row=table.spread_out(evidence_of(engine, table.rows, x)[1]),
         weight=table.row_weight,
         outcome=optimum.outcome,
         history=optimum.history,
@@ -260,7 +260,7 @@ def boundary_fit(engine: Engine, table: Table, classical: Classical, why: str, s
         jacobian=jacobian,
         curve=curve,
         objective=value,
-        evidence=table.spread_out(evidence),
+        evidence_by_row=table.spread_out(evidence),
         weight=table.row_weight,
         outcome=Outcome("boundary", text, steps),
         history=[entry],

@@ -107,7 +107,7 @@ def em(
         x, value = second, steps.expect(second)
     (top, slope, curve), by_row = compiled.objective(x, rows, steps.state)
     optimum = Optimum(x, top, slope, curve, steps.history, outcome)
-    return Found(optimum, compiled, by_row["evidence"], by_row["state"], by_row["strain"])
+    return Found(optimum, compiled, rows, by_row)
 
 
 def _extrapolate(x: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from robustly.fit.passes import Passes, passes
 from robustly.fit.start import climb_rows, few_rows, find_start, first_start
 from robustly.memory import give_back
 from robustly.model.row import RowModel
+from robustly.precision import double_precision
 from robustly.rows.arrays import Rows
 
 # Above this many rows the search first runs on a subset; the full rows then need only a few passes.
@@ -33,11 +35,33 @@ class Found:
 
     optimum: Optimum
     passes: Passes
-    evidence: np.ndarray
-    state: np.ndarray
-    strain: np.ndarray
-    """An estimate of each row's integration error."""
+    rows: Rows
+    seen: Mapping[str, np.ndarray]
+    """What each row gave where the search last looked: its evidence, the state of its integration, and its strain."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> np.ndarray:
+        return self.seen["state"]
+
+    @property
+    def strain(self) -> np.ndarray:
+        """An estimate of each row's integration error."""
+        return self.seen["strain"]
+
+    @cached_property
+    def evidence(self) -> np.ndarray:
+        """Each row's, at the optimum."""
+        if self.optimum.before is None:
+            return self.seen["evidence"]
+        return self.passes.objective(self.optimum.vector, self.rows, self.state)[1]["evidence"]
+
+    @property
+    def log_likelihood(self) -> float:
+        if self.optimum.before is None:
+            return float(self.rows.weight @ self.seen["evidence"])
+        with double_precision():
+            return self.optimum.value - float(self.passes.log_hyperprior(self.optimum.vector)[0])
 
 
 def maximize(
@@ -98,7 +122,7 @@ def _climb(
             f"{where} has no finite evidence at the start of the search. Look for extreme or impossible values there, "
             "or give start= values at which the data are possible."
         )
-    return Found(optimum, compiled, summed.by_row["evidence"], summed.state, summed.by_row["strain"], notes)
+    return Found(optimum, compiled, rows, summed.by_row, notes)
 
 
 def settled(found: Found, outcome: Outcome) -> Found:

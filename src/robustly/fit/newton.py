@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from scipy.linalg import lapack
 
 from robustly.fit.outcome import Outcome, Stop
 
@@ -29,6 +30,13 @@ SHY = 0.6  # where it has no top at all
 # Once this share of the gain that ends a climb is left, a last step would move no estimate by as much as 1e-4 of its
 # standard error, and for most problems by far less.
 SETTLED = 1e-5
+
+# A last step this small (in shares of the gain that ends a climb) is taken unseen if, at the pace of the steps before, it
+# leaves nothing: a pass that would tell what is known.
+UNSEEN = 10.0
+
+# With more nats than this to gain, a rough look will do.
+FAR_OFF = 1.0
 
 # A step after which less than this share of the expected gain is left makes the next one without a new curvature.
 FAST = 0.5
@@ -54,6 +62,12 @@ class Optimum:
     curve: np.ndarray
     history: list[dict[str, Any]] = field(repr=False)
     outcome: Outcome
+    before: np.ndarray | None = None
+    """Where the objective was last looked at, if that was not here but one negligible step before."""
+
+    @property
+    def seen(self) -> np.ndarray:
+        return self.vector if self.before is None else self.before
 
 
 def newton(
@@ -61,6 +75,7 @@ def newton(
     start: np.ndarray,
     stop: Stop = Stop(),  # noqa: B008
     *,
+    rough: Objective | None = None,
     slopes: Slopes | None = None,
     walled: np.ndarray | None = None,
     watch: Watch | None = None,
@@ -71,6 +86,7 @@ def newton(
     Args:
         objective: gives value, slope and curvature; non-finite values mark places to keep away from.
         stop: tolerance and step limit.
+        rough: gives the same less exactly, where that is cheaper; looked at while the top is far off.
         slopes: gives value and slope alone, where that is cheaper. While steps converge fast the curvature is then carried
             along by secant updates instead of computed anew; where the climb ends it is always computed.
         walled: entries on a log-like scale, whose steps are capped.
@@ -93,7 +109,9 @@ def newton(
             report(entry)
 
     x = np.array(start, dtype=float)
-    value, slope, curve = objective(x)
+    far = rough is not None
+    at_first = objective if rough is None else rough
+    value, slope, curve = at_first(x)
     if not np.isfinite(value) or not np.all(np.isfinite(slope)):
         note(value, np.nan, 0.0)
         return Optimum(x, value, slope, curve, history, Outcome("bad_start", "the start has no finite evidence."))
@@ -104,7 +122,8 @@ def newton(
     exact = True
 
     def end(outcome: Outcome) -> Optimum:
-        return Optimum(x, value, slope, curve if exact else objective(x)[2], history, outcome)
+        at = objective(x) if far else (value, slope, curve if exact else objective(x)[2])
+        return Optimum(x, *at, history, outcome)
 
     def leaves_saddle() -> bool:
         """Step off a place that has no slope but curves upwards; False at a top."""
@@ -125,12 +144,16 @@ def newton(
 
     for _ in range(stop.max_steps):
         target = stop.rtol * max(1.0, 1e-3 * abs(value))
+        if far and gain <= FAR_OFF:
+            # What was seen roughly is no measure of what is seen well.
+            far, value = False, -np.inf
         last = gain <= target
         look = objective if slopes is None or last or not fast else _without_curvature(slopes)
-        tried = _advance(look, x, value, slope, step, note, final=last)
+        tried = _advance(rough if far else look, x, value, slope, step, note, final=last)
         if tried is None:
-            if not exact and not last:
-                curve, exact, fast = objective(x)[2], True, False
+            if far or not np.isfinite(value) or not (exact or last):
+                far, exact, fast = False, True, False
+                value, slope, curve = objective(x)
                 step = ascent(slope, curve, walled)
                 gain = 0.5 * float(slope @ step)
                 continue
@@ -151,10 +174,14 @@ def newton(
         step = ascent(slope, curve, walled)
         before, gain = gain, 0.5 * float(slope @ step)
         history[-1]["expected_gain"] = gain
-        if (last and gain <= max(target, 1e-3 * before)) or gain <= SETTLED * target:
+        sure = exact and length == 1.0 and gain <= UNSEEN * target and gain * gain <= SETTLED * target * before
+        if sure or (last and gain <= max(target, 1e-3 * before)) or gain <= SETTLED * target:
             if leaves_saddle():
                 continue
-            return end(_converged(history))
+            if not sure:
+                return end(_converged(history))
+            top = _converged(history)
+            return Optimum(x + step, value + gain, slope + curve @ step, curve, history, top, before=x)
         fast = length == 1.0 and gain < FAST * before
         ended = watch(x, gain) if watch is not None else None
         if ended is not None:
@@ -211,12 +238,9 @@ def _in_units(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _solve(matrix: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
     """The step to the top of a quadratic picture, and how far it is trusted: less where the picture has no top."""
-    try:
-        lower = np.linalg.cholesky(matrix)
-        if np.min(np.diag(lower)) > 1e-6:
-            return np.linalg.solve(lower.T, np.linalg.solve(lower, slope)), LEAP
-    except np.linalg.LinAlgError:
-        pass
+    lower, step, failed = lapack.dposv(matrix, slope, lower=1)
+    if not failed and lower.diagonal().min() > 1e-6:
+        return step, LEAP
     values, vectors = np.linalg.eigh(matrix)
     return vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), 1e-12)), SHY
 

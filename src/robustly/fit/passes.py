@@ -74,7 +74,9 @@ class Passes:
         by_row = {"evidence": evidence, "state": state, "strain": jnp.zeros_like(evidence)}
         return {"value": value, "slope": slope, "curve": curve}, by_row
 
-    def _fine_curves(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _fine_curves(
+        self, vector: Any, rough: Any, data: Any, weight: Any, state: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Evidence, slope and curvature from posterior moments, in the few numbers by which parameters enter a row."""
         model = self.model
         latents = np.zeros(1) if model.latents is None else np.asarray(model.latents)
@@ -84,18 +86,21 @@ class Passes:
         view = narrow(joint, jnp.zeros(model.dim), vector, (first, jnp.asarray(latents)[0]))
         state = self._settle(vector, data, state)
         theta = model.parameters.natural(vector)
-        # By row and by value of its discrete latent; rows without one have a single value.
-        each = lambda function: jax.vmap(jax.vmap(function, (None, 0)), (0, None))
+        # By row and by value of its discrete latent; rows without one have a single value, and no axis for it where points
+        # are summed: axes of one entry keep XLA from taking several rows at a time.
+        if model.latents is None:
+            each = lambda function: jax.vmap(lambda *a: jax.tree.map(lambda b: b[None], function(0.0, *a)))
+        else:
+            values = jnp.asarray(model.latents)
+            each = lambda function: jax.vmap(lambda row, *a: jax.vmap(lambda z, *b: function(z, row, *b))(values, *a))
         seen = lambda v, row, z: jnp.stack(view.numbers(v, (row, z))) if view.size else jnp.zeros(0)
-        pairs = lambda function: each(lambda row, z: function(row, z))(data, jnp.asarray(latents))
-        scalars = pairs(lambda row, z: seen(vector, row, z))
-        bends = pairs(lambda row, z: jax.jacrev(lambda v: seen(v, row, z))(vector))
+        scalars = each(lambda z, row: seen(vector, row, z))(data)
+        bends = each(lambda z, row: jax.jacrev(lambda v: seen(v, row, z))(vector))(data)
 
-        def moments(row: Any, numbers: Any, states: Any) -> Moments:
-            one = lambda z, s, n: self.approx.moments(model, view, theta, [*n], row, label(z), s)
-            return jax.vmap(one)(jnp.asarray(latents), states, numbers)
+        def moments(z: Any, row: Any, numbers: Any, s: Any) -> Moments:
+            return self.approx.moments(model, view, theta, [*numbers], row, label(z), s, rough)
 
-        found = jax.vmap(moments)(data, scalars, state if model.latents is not None else state[:, None])
+        found = each(moments)(data, scalars if model.latents is not None else scalars[:, 0], state)
         evidence = logsumexp(found.evidence, axis=1)
         strain = (evidence - logsumexp(found.coarse, axis=1)) ** 2
         counts = weight > 0
@@ -104,7 +109,7 @@ class Passes:
         share = jnp.where(counts[:, None], weight[:, None] * share, 0.0)
         pull = jnp.where(counts[:, None, None], share[:, :, None] * found.score, 0.0)
         square = jnp.where(counts[:, None, None, None], share[:, :, None, None] * found.square, 0.0)
-        bent = jax.jacfwd(jax.grad(lambda v: jnp.sum(pull * pairs(lambda row, z: seen(v, row, z)))))(vector)
+        bent = jax.jacfwd(jax.grad(lambda v: jnp.sum(pull * each(lambda z, row: seen(v, row, z))(data))))(vector)
         curve = jnp.einsum("nzkp,nzkq->pq", bends, jnp.einsum("nzkl,nzlq->nzkq", square, bends))
         curve = curve + bent - (weight[:, None] * score).T @ score
         return {"value": _weigh(weight, evidence), "slope": weight @ score, "curve": curve}, {
@@ -152,12 +157,15 @@ class Passes:
         return value, slope, jax.jacfwd(jax.grad(prior))(vector)
 
     def objective(
-        self, vector: np.ndarray, rows: Rows, state: np.ndarray, *, curved: bool = True
+        self, vector: np.ndarray, rows: Rows, state: np.ndarray, *, less: bool = False
     ) -> tuple[Any, dict[str, np.ndarray]]:
-        """Value, slope and curvature of the summed evidence plus the hyperprior, and what each row gave."""
+        """Value, slope and curvature of the summed evidence plus the hyperprior, and what each row gave.
+
+        Asked for `less`, a fine approximation takes fewer points, and another leaves out the curvature.
+        """
         with double_precision():
             prior = [np.asarray(part) for part in self.log_hyperprior(vector)]
-            sums, by_row = over_rows(self.curves, rows, state, vector, *([] if self.is_fine else [curved]))
+            sums, by_row = over_rows(self.curves, rows, state, vector, less if self.is_fine else not less)
         together = (float(sums["value"] + prior[0]), sums["slope"] + prior[1], sums["curve"] + prior[2])
         return together, by_row
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -51,7 +51,8 @@ class Fit:
     curve: np.ndarray
     """Second derivative of the objective in the vector."""
     objective: float
-    evidence: np.ndarray
+    evidence_by_row: np.ndarray | Callable[[], np.ndarray] = field(repr=False)
+    """What `evidence` holds, or how to find it: a search that ends with a step it is sure of has not looked there yet."""
     weight: np.ndarray
     outcome: Outcome
     history: list[dict[str, Any]] = field(repr=False)
@@ -65,6 +66,8 @@ class Fit:
     scored: np.ndarray | None = field(default=None, repr=False)
     source: Source | None = field(default=None, repr=False)
     saved: dict[str, Any] = field(default_factory=dict, repr=False)
+    summed_evidence: float | None = None
+    """The log likelihood, where it is known before `evidence` is."""
 
     # ------------------------------------------------------------------ estimates
 
@@ -78,10 +81,15 @@ class Fit:
         """Point estimates of what all rows have in common."""
         return {name: value for name, value in self.parameters.items() if "." not in name}
 
+    @cached_property
+    def evidence(self) -> np.ndarray:
+        """log p(row) for every row, integrated over the row's own value."""
+        return self.evidence_by_row() if callable(self.evidence_by_row) else self.evidence_by_row
+
     @property
     def log_likelihood(self) -> float:
         """The sum of the rows' evidences."""
-        return float(self.weight @ self.evidence)
+        return float(self.weight @ self.evidence) if self.summed_evidence is None else self.summed_evidence
 
     @property
     def aic(self) -> float:
@@ -253,7 +261,7 @@ class Fit:
         return summarize(self)
 
     def __repr__(self) -> str:
-        return f"<Fit of {len(self.evidence)} rows, log likelihood {self.log_likelihood:.4f}, {self.outcome.kind}>"
+        return f"<Fit of {len(self.weight)} rows, log likelihood {self.log_likelihood:.4f}, {self.outcome.kind}>"
 
     def to_arviz(self, draws: Any = None, *, num_samples: int = 500, seed: int = 0) -> Any:
         """An ArviZ ``InferenceData``: posterior draws and the integrated log likelihood of every row at each of them.
@@ -373,7 +381,7 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
         jacobian=arrays["jacobian"],
         curve=arrays["curve"],
         objective=meta["objective"],
-        evidence=arrays["evidence"],
+        evidence_by_row=arrays["evidence"],
         weight=arrays["weight"],
         outcome=Outcome(*meta["outcome"]),
         history=meta["history"],

@@ -26,14 +26,18 @@ class Summed:
         self.by_row: dict[str, np.ndarray] = {}
 
     def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        return self._look(vector, True)
+        return self._look(vector)
+
+    def rough(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """All of it, with fewer points a row; of an approximation that is fine."""
+        return self._look(vector, less=True)
 
     def slopes(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        """Value and slope alone, at a third of the price."""
-        return self._look(vector, False)[:2]
+        """Value and slope alone, at a third of the price; of one that is not."""
+        return self._look(vector, less=True)[:2]
 
-    def _look(self, vector: np.ndarray, curved: bool) -> tuple[float, np.ndarray, np.ndarray]:
-        sums, by_row = self.passes.objective(vector, self.rows, self.state, curved=curved)
+    def _look(self, vector: np.ndarray, less: bool = False) -> tuple[float, np.ndarray, np.ndarray]:
+        sums, by_row = self.passes.objective(vector, self.rows, self.state, less=less)
         if np.isfinite(sums[0]):
             self.state = by_row["state"]
             self.by_row = by_row
@@ -45,10 +49,8 @@ class Summed:
 def climb_rows(passes: Passes, rows: Rows, start: np.ndarray, stop: Stop, **more: Any) -> tuple[Optimum, Summed]:
     """Newton on the summed evidence of some rows."""
     summed = Summed(passes, rows)
-    walled = passes.model.parameters.walled
-    # Where slopes cost as much as curvatures there is no use for them alone.
-    slopes = None if passes.is_fine else summed.slopes
-    return newton(summed, start, stop, slopes=slopes, walled=walled, **more), summed
+    cheaper: dict[str, Any] = {"rough": summed.rough} if passes.is_fine else {"slopes": summed.slopes}
+    return newton(summed, start, stop, walled=passes.model.parameters.walled, **cheaper, **more), summed
 
 
 def few_rows(rows: Rows, count: int) -> Rows:
@@ -90,7 +92,7 @@ def find_start(passes: Passes, rows: Rows, given: np.ndarray | None) -> np.ndarr
 
 
 def _value(passes: Passes, rows: Rows, vector: np.ndarray) -> float:
-    return Summed(passes, rows).slopes(vector)[0]
+    return Summed(passes, rows)._look(vector, less=True)[0]
 
 
 def _around(default: np.ndarray, rows: Rows) -> list[np.ndarray]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,16 +54,28 @@ class Found:
     phi: np.ndarray
     """Shared numbers, held ones included, without walls."""
     optimum: Optimum
-    evidence: np.ndarray
+    seen: np.ndarray
+    """Every row's evidence where the search last looked."""
     state: np.ndarray | None
     nodes: int
     notes: tuple[str, ...] = ()
     plain_value: float | None = None
     """The log likelihood of the classical model, where it was fitted to all rows on the way."""
 
+    @cached_property
+    def evidence(self) -> np.ndarray:
+        """Every row's, at the optimum."""
+        if self.optimum.before is None:
+            return self.seen
+        climb = Climb(self.design, self.plan, self.nodes)
+        climb.state = self.state
+        return climb.found(replace(self.optimum, before=None)).seen
+
     @property
     def log_likelihood(self) -> float:
-        return float(self.design.rows.weight @ self.evidence)
+        if self.optimum.before is None:
+            return float(self.design.rows.weight @ self.seen)
+        return self.value - Climb(self.design, self.plan, self.nodes).log_prior(self.u, self.phi)
 
     @property
     def outcome(self) -> Outcome:
@@ -186,20 +199,30 @@ class Climb:
         curve[:size, size:] = (turn.T @ sums["mixed"])[:, free]
         curve[size:, :size] = curve[:size, size:].T
         curve[size:, size:] = shared[np.ix_(free, free)]
-        value = float(sums["value"])
-        penalty = self.design.penalty + self.plan.tether * np.eye(size)
-        value -= 0.5 * float(u @ penalty @ u)
-        slope[:size] -= penalty @ u
-        curve[:size, :size] -= penalty
-        if self.plan.hyperprior is not None and "spread" not in self.plan.held:
-            place = size + int(np.flatnonzero(free == self.plan.law.names.index("spread"))[0])
-            extra = self.plan.hyperprior.derivatives(phi[self.plan.law.names.index("spread")])
-            value, slope[place], curve[place, place] = (
-                value + extra[0],
-                slope[place] + extra[1],
-                curve[place, place] + extra[2],
-            )
-        return value, slope, curve
+        slope[:size] -= self._penalty @ u
+        curve[:size, :size] -= self._penalty
+        if self._spread is not None:
+            assert self.plan.hyperprior is not None
+            place = size + int(np.flatnonzero(free == self._spread)[0])
+            extra = self.plan.hyperprior.derivatives(phi[self._spread])
+            slope[place] += extra[1]
+            curve[place, place] += extra[2]
+        return float(sums["value"]) + self.log_prior(u, phi), slope, curve
+
+    def log_prior(self, u: np.ndarray, phi: np.ndarray) -> float:
+        """What the objective holds beside the rows' evidences: penalty and hyperprior."""
+        believed = 0.0 if self._spread is None else self.plan.hyperprior.derivatives(phi[self._spread])[0]
+        return float(believed) - 0.5 * float(u @ self._penalty @ u)
+
+    @cached_property
+    def _penalty(self) -> np.ndarray:
+        return self.design.penalty + self.plan.tether * np.eye(self.design.size)
+
+    @property
+    def _spread(self) -> int | None:
+        """Which of the shared numbers something is believed of."""
+        fitted = self.plan.hyperprior is not None and "spread" not in self.plan.held
+        return self.plan.law.names.index("spread") if fitted else None
 
     def climb(self, u: np.ndarray, phi: np.ndarray, watch: Any = None) -> Found:
         """Newton from a start."""
@@ -210,18 +233,18 @@ class Climb:
         else:
             start[:size] /= attenuation(start[-1])[0]
             optimum = newton(self, start, self.plan.stop, walled=self.walled, watch=watched)
-            vector = optimum.vector.copy()
-            vector[:size] *= attenuation(vector[-1])[0]
-            value, slope, curve = self.latest if self._is_latest(vector) else self.curves(vector)
-            optimum = replace(optimum, vector=vector, value=value, slope=slope, curve=curve)
+            vector, seen = (unattenuated(at, size) for at in (optimum.vector, optimum.seen))
+            _, slope, curve = self.latest if self._is_latest(seen) else self.curves(seen)
+            before = None if optimum.before is None else seen
+            optimum = replace(optimum, vector=vector, slope=slope, curve=curve, before=before)
         if optimum.outcome.kind == "max_steps":
             text = optimum.outcome.text.replace("max_steps", "max_iter")
             optimum = replace(optimum, outcome=Outcome("max_steps", text, optimum.outcome.steps))
         return self.found(optimum)
 
     def found(self, optimum: Optimum) -> Found:
-        if not self._is_latest(optimum.vector):
-            self.curves(optimum.vector)
+        if not self._is_latest(optimum.seen):
+            self.curves(optimum.seen)
         assert self.seen is not None
         evidence = self.seen[1] + self.plan.law.family.log_base(self.design.y, self.design.trials)
         base = float(self.design.rows.weight @ (evidence - self.seen[1]))
@@ -236,6 +259,11 @@ def attenuation(log_spread: float) -> tuple[float, float, float]:
     square = float(np.exp(2.0 * log_spread)) / LOGISTIC**2
     factor = np.sqrt(1.0 + square)
     return factor, square / factor, square * (2.0 + square) / factor**3
+
+
+def unattenuated(vector: np.ndarray, size: int) -> np.ndarray:
+    """Coefficients as they are, from what is left of them under the spread that comes after them."""
+    return np.concatenate([vector[:size] * attenuation(vector[size])[0], vector[size:]])
 
 
 def attenuated_curves(curves: Any, vector: np.ndarray, size: int) -> tuple[float, np.ndarray, np.ndarray]:

@@ -81,7 +81,7 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         jacobian=arrays["jacobian"],
         curve=arrays["curve"],
         objective=meta["objective"],
-        evidence=arrays["evidence"],
+        evidence_by_row=arrays["evidence"],
         weight=arrays["weight"],
         outcome=Outcome(*meta["outcome"]),
         history=meta["history"],

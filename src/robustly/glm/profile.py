@@ -25,7 +25,7 @@ def profile_spread(design: Design, plan: Plan, values: Sequence[float]) -> pd.Da
         held = replace(plan, held={**plan.held, "spread": value}, hyperprior=None)
         found = search(design, held if value > 0 else Plan(Classical(plan.law.family), stop=plan.stop))
         coefficients = design.to_coefficients @ found.u
-        lines.append([value, float(design.rows.weight @ found.evidence), *coefficients])
+        lines.append([value, found.log_likelihood, *coefficients])
     return pd.DataFrame(lines, columns=["spread", "log likelihood", *design.terms])
 
 

@@ -285,7 +285,7 @@ class GLMFit(Fit):
     def __repr__(self) -> str:
         what = self.asked.get("local") or "classical"
         return (
-            f"<GLMFit {self.fitted.family}, {what}, {len(self.evidence)} rows, "
+            f"<GLMFit {self.fitted.family}, {what}, {len(self.weight)} rows, "
             f"log likelihood {self.log_likelihood:.4f}, {self.outcome.kind}>"
         )
 
@@ -327,7 +327,8 @@ def make_fit(
         jacobian=jacobian,
         curve=found.optimum.curve,
         objective=found.optimum.value,
-        evidence=found.evidence,
+        evidence_by_row=lambda: found.evidence,
+        summed_evidence=found.log_likelihood,
         weight=design.rows.weight,
         outcome=found.outcome,
         history=found.optimum.history,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -197,8 +198,8 @@ class GLMSource:
         if self.found.plan.law.closed:
             return 0.0
         finer = Climb(self.design, self.found.plan, 2 * self.found.nodes if self.found.nodes else 81)
-        optimum = self.found.optimum
-        return abs(float(self.design.rows.weight @ (finer.found(optimum).evidence - self.found.evidence)))
+        optimum = replace(self.found.optimum, before=None)
+        return abs(finer.found(optimum).log_likelihood - self.found.log_likelihood)
 
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
         """Evidence of every row at other vectors: (vector, row)."""

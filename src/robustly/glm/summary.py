@@ -41,7 +41,7 @@ def summarize_glm(fit: Any, kind: str = "information") -> Summary:
     heading = {
         "family": repr(fit.fitted.family),
         "local": LOCAL[local] + (f" ({fit.asked['prior']} prior)" if local == "predictor" else ""),
-        "rows": f"{len(fit.evidence)}",
+        "rows": f"{len(fit.weight)}",
         "log likelihood": f"{fit.log_likelihood:.4f}",
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",
         "evidence by": fit.approximation,

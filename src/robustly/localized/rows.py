@@ -74,7 +74,7 @@ class RowSource:
             finer = Quadrature(101) if dim == 1 else Quadrature(9) if dim <= 3 else QMC(2048)
         compiled = passes(self.passes.model, finer)
         sums, _ = over_rows(compiled.values, self.rows, compiled.begin(self.rows), jnp.asarray(self.vector))
-        return abs(float(sums["value"]) - float(self.rows.weight @ self.found.evidence))
+        return abs(float(sums["value"]) - self.found.log_likelihood)
 
     def has_posterior(self, site: str) -> bool:
         return self.passes.model.dim > 0
@@ -132,7 +132,8 @@ def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:
         jacobian=parameters.jacobian(optimum.vector),
         curve=optimum.curve,
         objective=optimum.value,
-        evidence=found.evidence,
+        evidence_by_row=lambda: found.evidence,
+        summed_evidence=found.log_likelihood,
         weight=rows.weight,
         outcome=optimum.outcome,
         history=optimum.history,

@@ -304,7 +304,6 @@ def reattached(fit: Fit, owner: Localized, call: Mapping[str, Any]) -> ProgramSo
         from robustly.approx import default_approximation
 
         optimum = Optimum(fit.vector, fit.objective, np.zeros_like(fit.vector), fit.curve, fit.history, fit.outcome)
-        found = Found(
-            optimum, passes(model, default_approximation(model)), fit.evidence, np.zeros((0,)), np.zeros((0,))
-        )
+        seen = {"evidence": fit.evidence, "state": np.zeros(0), "strain": np.zeros(0)}
+        found = Found(optimum, passes(model, default_approximation(model)), rows, seen)
         return ProgramSource(found, rows, program, arguments, owner)

@@ -25,7 +25,13 @@ from robustly.model.dependences import dependences
 from robustly.model.inspect import choose_plate, latent_grid, local_size, sort_sites, support_of
 from robustly.model.row import RowModel
 from robustly.model.trace import Trace, fixed_key, inside, run, site_log_prob
-from robustly.model.trial import check_independent, check_traceable, refuse_other_lengths, user_line
+from robustly.model.trial import (
+    check_independent,
+    check_traceable,
+    plain_supports,
+    refuse_other_lengths,
+    user_line,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +67,8 @@ class Program:
         self.first_row = tuple(np.asarray(leaf[0]) for leaf, row in zip(arguments.leaves, self.is_row) if row)
         self.trace = self._first_trace()
         self.sites = sort_sites(self.trace, request.sites, self.plate)
+        self.rows_read = size
+        self.plain_supports = plain_supports(self, full)
         self._refuse_outside()
         self.size = local_size(self.trace, self.sites)
         self.latents = latent_grid(self.trace, self.sites)

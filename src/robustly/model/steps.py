@@ -20,6 +20,16 @@ Place = Any  # where a value of a program is kept
 
 # Operations that change the shape of a single number, or nothing.
 _RESHAPING = ("reshape", "squeeze", "broadcast_in_dim", "reduce_sum", "copy")
+# Operations entry by entry, whose parameters say nothing of shapes.
+# fmt: off
+_BY_ENTRY = frozenset((
+    "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clamp",
+    "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2",
+    "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt",
+    "max", "min", "mul", "ne", "neg", "not", "or", "pow", "regularized_incomplete_beta", "rem", "round", "rsqrt",
+    "select_n", "sign", "sin", "sinh", "sqrt", "square", "sub", "tan", "tanh", "xor",
+))
+# fmt: on
 
 
 def simplified(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,15 +94,24 @@ class Steps:
                 self.operations.append((_times, [factor, power], made))
             elif name == "convert_element_type" and source is not None and _keeps_type(equation):
                 made = [source]
+            elif name in _BY_ENTRY and _is_single(equation):
+                # Rows are called with one entry in their plate; as a plain number it is quicker than as an array of one.
+                made = [self._new(variable) for variable in equation.outvars]
+                bind = lambda *numbers, equation=equation: [
+                    equation.primitive.bind(*(jnp.reshape(a, ()) for a in numbers), **equation.params)
+                ]
+                self.operations.append((bind, [place_of(atom) for atom in equation.invars], made))
+                if source is not None:
+                    self._origin[made[0]] = (name, source)
             else:
                 variables = list(dict.fromkeys(atom for atom in equation.invars if not isinstance(atom, Literal)))
                 alone = traced.jaxpr.replace(
                     constvars=(), invars=variables, outvars=equation.outvars, eqns=[equation], effects=equation.effects
                 )
                 made = [self._new(variable) for variable in equation.outvars]
-                self.operations.append(
-                    (jaxpr_as_fun(ClosedJaxpr(alone, ())), [names[variable] for variable in variables], made)
-                )
+                shapes, compute = [v.aval.shape for v in variables], jaxpr_as_fun(ClosedJaxpr(alone, ()))
+                call = lambda *given, shapes=shapes, compute=compute: compute(*map(jnp.reshape, given, shapes))
+                self.operations.append((call, [names[variable] for variable in variables], made))
                 if source is not None:
                     self._origin[made[0]] = (name, source)
             names.update(zip(equation.outvars, made))
@@ -122,7 +141,7 @@ class Steps:
         for operation, given, made in reversed(chosen):
             for place, value in zip(made, operation(*(values[place] for place in given))):
                 values.setdefault(place, value)
-        return [values[place] for place in wanted]
+        return [jnp.reshape(values[place], self.shape[place]) for place in wanted]
 
     def root(self, place: Place) -> Place:
         """Where a single number was computed, before it was only given other shapes."""
@@ -143,6 +162,11 @@ def _is_xlogy(equation: Any) -> bool:
     """Whether this is JAX's x log(y), which has a derivative of its own and so stays one operation."""
     inside = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)
     return str(getattr(getattr(inside, "debug_info", None), "func_src_info", "")).startswith("xlogy at ")
+
+
+def _is_single(equation: Any) -> bool:
+    """Whether it makes one number of single numbers."""
+    return all(np.prod(atom.aval.shape, dtype=int) == 1 for atom in (*equation.invars, *equation.outvars))
 
 
 def _is_name(atom: Any) -> bool:

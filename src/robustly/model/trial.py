@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import biject_to
+from numpyro.distributions import biject_to, constraints
 
 from robustly.errors import DataError, LocalizeError, SupportError, names
 from robustly.model import hyper
@@ -24,6 +24,16 @@ if TYPE_CHECKING:
 CHECKED_ROWS = 48
 # Rows whose observations are looked at together: a million at once would need a copy of the data for every step.
 LOOKED_AT = 65_536
+# Supports that follow from no other value.
+PLAIN = (
+    constraints.real,
+    constraints.positive,
+    constraints.nonnegative,
+    constraints.unit_interval,
+    constraints.boolean,
+    constraints.positive_integer,
+    constraints.nonnegative_integer,
+)
 
 
 def check_traceable(program: Program) -> None:
@@ -110,9 +120,26 @@ def _check_filled(program: Program, rows: Any, values: Mapping[str, Any]) -> Non
             )
 
 
+def plain_supports(program: Program, trace: Trace) -> dict[int, Any] | None:
+    """Supports of the observed sites by the place of the argument each observes as it came; None where one does not."""
+    found = {}
+    for name in program.sites.observed:
+        site = trace[name]
+        support = getattr(site["fn"], "support", None)
+        places = [i for i, leaf in enumerate(program.arguments.leaves) if leaf is site["value"]]
+        if not places or not any(support is plain for plain in PLAIN) or getattr(site["fn"], "_mask", True) is not True:
+            return None
+        found[places[0]] = support
+    return found
+
+
 def check_support(program: Program, arguments: Arguments) -> None:
     """Every observed value must be possible; name the first row that is not."""
     n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, program.is_row) if row)
+    # Calls like the one that was read need no reading again, unless there is something to tell.
+    plain = program.plain_supports if n == program.rows_read else None
+    if plain is not None and all(np.all(support(np.asarray(arguments.leaves[i]))) for i, support in plain.items()):
+        return
     for start in range(0, n, LOOKED_AT):
         count = min(LOOKED_AT, n - start)
         some = [

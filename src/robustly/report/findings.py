@@ -139,7 +139,7 @@ class Findings:
         )
 
     def _outlying(self) -> str:
-        rows, n = self.outliers, len(self.robust.evidence)
+        rows, n = self.outliers, len(self.robust.weight)
         if rows is None:
             return ""
         if not len(rows):

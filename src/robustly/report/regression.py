@@ -66,7 +66,7 @@ def parts(
 
 def _lead(found: Findings, data: str) -> str:
     where = f" of {shortened(data, 80)}" if data else ""
-    return f"{len(found.robust.evidence)} rows{where}, fitted robustly and classically."
+    return f"{len(found.robust.weight)} rows{where}, fitted robustly and classically."
 
 
 def _fitted(found: Findings, data: str, formula: str) -> str:
@@ -81,7 +81,7 @@ def _fitted(found: Findings, data: str, formula: str) -> str:
     pairs += [
         ("family", html.text(repr(robust.fitted.family))),
         ("local", html.text(LOCAL[local] + prior)),
-        ("rows", str(len(robust.evidence))),
+        ("rows", str(len(robust.weight))),
         ("robust fit", _ended(robust)),
         ("classical fit", _ended(found.classical)),
     ]

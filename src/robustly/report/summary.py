@@ -59,7 +59,7 @@ def summarize(fit: Any) -> Summary:
         index=pd.Index(fit.labels, name="parameter"),
     )
     heading = {
-        "rows": f"{len(fit.evidence)}",
+        "rows": f"{len(fit.weight)}",
         "log likelihood": f"{fit.log_likelihood:.4f}"
         + (" (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""),
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",
