@@ -19,7 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from robustly.approx.grid import ENDS, level_step
+from robustly.approx.climb import look
+from robustly.approx.grid import ENDS, level_map, level_step
 
 
 class Moments(NamedTuple):
@@ -30,18 +31,37 @@ class Moments(NamedTuple):
     """The evidence by every other point, twice the weight each."""
     score: Any
     """E ∇ℓ, (k,)"""
-    square: Any
-    """E[∇²ℓ + ∇ℓ∇ℓᵀ], (k, k)"""
+    curve: Any
+    """E ∇²ℓ + Cov ∇ℓ, (k, k)"""
 
 
-def integrate(
-    finish: Callable[[Any, Sequence[Any]], Any],
-    scalars: Sequence[Any],
-    top: Any,
-    count: Any,
-    place: Callable[[Any], tuple[Any, Any]],
+Density = Callable[[Any, Sequence[Any]], Any]
+
+
+def level_moments(
+    density: Density, scalars: Sequence[Any], mode: Any, reach: Any, count: Any, *, follow: bool
 ) -> Moments:
-    """Evidence and moments by `count` points of :func:`~robustly.approx.grid.level_map`; `top` is the log joint density near its mode.
+    """Evidence and moments of ``density(u, scalars)`` on the line, by `count` points around a place near its mode.
+
+    Args:
+        reach: how far it reaches, as :func:`~robustly.approx.grid.find_reach` tells.
+        follow: let points move along with the mode. Where the scalars move the likelihood against `u`, a row of much
+            information has next to none of it about them, and if points stay behind that is a small difference of large
+            numbers; where they move the prior alone, points may stay.
+    """
+    top, _, curve = look(lambda u: density(u, scalars), mode)
+    place = level_map(mode, curve[0, 0], reach)
+    if not follow:
+        return _integrate(density, scalars, mode, top, count, place)
+    slope = lambda s: look(lambda u: density(u, s), mode)[1][0]
+    rates = [-bend / curve[0, 0] for bend in jax.jacfwd(slope)(list(scalars))]
+    rates = [jnp.where(jnp.isfinite(rate), rate, 0.0) for rate in rates]
+    moved = lambda s: sum((rate * (a - b) for rate, a, b in zip(rates, s, scalars)), start=jnp.zeros(()))
+    return _integrate(lambda u, s: density(u + moved(s), s), scalars, mode, top, count, place)
+
+
+def _integrate(density: Density, scalars: Sequence[Any], mode: Any, top: Any, count: Any, place: Any) -> Moments:
+    """Moments by `count` points that `place` puts on the line; `top` is the log density at the mode.
 
     A loop over the points, and every number a variable of its own: under ``vmap`` each step then works on plain vectors
     over rows, which the processor takes several at a time. How many points there are need not be known beforehand.
@@ -49,14 +69,17 @@ def integrate(
     size = len(scalars)
     pairs = [(i, j) for i in range(size) for j in range(i, size)]
     apart = level_step(count)
+    # Slopes are summed as differences from those at the mode, so that their spread is not lost in their size.
+    middle = jax.grad(lambda s: density(mode, s))(tuple(scalars))
 
     def step(i: Any, sums: tuple[Any, ...]) -> tuple[Any, ...]:
         u, length = place(i * apart - ENDS)
-        (height, slope), along = jax.linearize(jax.value_and_grad(lambda s: finish(u[None], s)), tuple(scalars))
+        (height, slope), along = jax.linearize(jax.value_and_grad(lambda s: density(u[None], s)), tuple(scalars))
         unit = lambda k: tuple(jnp.ones(()) if i == k else jnp.zeros(()) for i in range(size))
         curve = [along(unit(k))[1] for k in range(size)]
+        away = [a - b for a, b in zip(slope, middle)]
         mass = length * jnp.exp(jnp.where(jnp.isfinite(height), height - top, -jnp.inf))
-        terms = [*slope, *(curve[i][j] + slope[i] * slope[j] for i, j in pairs)]
+        terms = [*away, *(curve[i][j] + away[i] * away[j] for i, j in pairs)]
         terms = [jnp.where(mass > 0, mass * term, 0.0) for term in terms]
         coarse = jnp.where(i % 2 == 0, 2.0, 0.0) * mass
         return tuple(a + b for a, b in zip(sums, [mass, coarse, *terms]))
@@ -64,12 +87,13 @@ def integrate(
     start = tuple(jnp.zeros(()) for _ in range(2 + size + len(pairs)))
     mass, coarse, *sums = lax.fori_loop(0, count, step, start)
     means = [total / mass for total in sums]
-    square = [[jnp.zeros(())] * size for _ in range(size)]
-    for (i, j), value in zip(pairs, means[size:]):
-        square[i][j] = square[j][i] = value
+    away, squares = means[:size], means[size:]
+    curve = [[jnp.zeros(())] * size for _ in range(size)]
+    for (i, j), square in zip(pairs, squares):
+        curve[i][j] = curve[j][i] = square - away[i] * away[j]
     return Moments(
         top + jnp.log(apart * mass),
         top + jnp.log(apart * coarse),
-        jnp.stack(means[:size]) if size else jnp.zeros(0),
-        jnp.stack([jnp.stack(line) for line in square]) if size else jnp.zeros((0, 0)),
+        jnp.stack([a + b for a, b in zip(middle, away)]) if size else jnp.zeros(0),
+        jnp.stack([jnp.stack(line) for line in curve]) if size else jnp.zeros((0, 0)),
     )

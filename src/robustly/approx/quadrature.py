@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from robustly.approx.climb import climb, look
-from robustly.approx.grid import find_reach, hermite, level_map, level_points, normal_points
-from robustly.approx.moments import Moments, integrate
+from robustly.approx.grid import find_reach, hermite, level_points, normal_points
+from robustly.approx.moments import Moments, level_moments
 from robustly.approx.points import PointRule
 from robustly.errors import ModelError
 from robustly.model import dense
@@ -83,16 +82,8 @@ class Quadrature(PointRule):
     def moments(
         self, model: RowModel, view: Narrow, theta: Any, scalars: Any, row: Any, z: Any, state: Any, rough: Any
     ) -> Moments:
-        mode = state[:1]
-        top, _, curve = look(lambda u: model.log_joint(u, theta, row, z), mode)
-        place = level_map(mode, curve[0, 0], state[1:])
-        # Points move along with the mode: a row of much information has next to none of it about the parameters, and
-        # where points stay behind that is a small difference of large numbers.
-        slope = lambda s: look(lambda u: view.finish(u, s, (row, z)), mode)[1][0]
-        lean = [-bend / curve[0, 0] for bend in jax.jacfwd(slope)(scalars)]
-        lean = [jnp.where(jnp.isfinite(rate), rate, 0.0) for rate in lean]
-        moved = lambda s: sum((rate * (a - b) for rate, a, b in zip(lean, s, scalars)), start=jnp.zeros(()))
+        finish = lambda u, s: view.finish(u, s, (row, z))
         count = jnp.where(rough, min(ROUGH, self.nodes), self.nodes)
-        found = integrate(lambda u, s: view.finish(u + moved(s), s, (row, z)), scalars, top, count, place)
+        found = level_moments(finish, scalars, state[:1], state[1:], count, follow=True)
         # Every other point of an even number of them is no rule of its own.
         return found if self.nodes % 2 else found._replace(coarse=found.evidence)

@@ -35,8 +35,9 @@ SETTLED = 1e-5
 # leaves nothing: a pass that would tell what is known.
 UNSEEN = 10.0
 
-# With more nats than this to gain, a rough look will do.
-FAR_OFF = 1.0
+# With more than this to gain, in units of the square root of the objective, the next look is far from the last: of n rows,
+# a step that promises much less than √n nats leaves less than one.
+FAR_OFF = 0.3
 
 # A step after which less than this share of the expected gain is left makes the next one without a new curvature.
 FAST = 0.5
@@ -119,7 +120,7 @@ def newton(
     gain = 0.5 * float(slope @ step)
     note(value, gain, 0.0)
     fast = False
-    exact = True
+    exact = measured = True
 
     def end(outcome: Outcome) -> Optimum:
         at = objective(x) if far else (value, slope, curve if exact else objective(x)[2])
@@ -144,15 +145,16 @@ def newton(
 
     for _ in range(stop.max_steps):
         target = stop.rtol * max(1.0, 1e-3 * abs(value))
-        if far and gain <= FAR_OFF:
-            # What was seen roughly is no measure of what is seen well.
-            far, value = False, -np.inf
+        if far and gain <= FAR_OFF * np.sqrt(max(1.0, abs(value))):
+            # What was seen roughly is a rough measure of what is seen well.
+            far, value = False, value - gain - 1.0
+            measured = False
         last = gain <= target
         look = objective if slopes is None or last or not fast else _without_curvature(slopes)
         tried = _advance(rough if far else look, x, value, slope, step, note, final=last)
         if tried is None:
-            if far or not np.isfinite(value) or not (exact or last):
-                far, exact, fast = False, True, False
+            if far or not measured or not (exact or last):
+                far, measured, exact, fast = False, True, True, False
                 value, slope, curve = objective(x)
                 step = ascent(slope, curve, walled)
                 gain = 0.5 * float(slope @ step)
@@ -168,6 +170,7 @@ def newton(
             )
             return end(Outcome("stalled", text, len(history)))
         ahead, value, slope_ahead, curve_ahead, length = tried
+        measured = True
         exact = curve_ahead is not None
         curve = curve_ahead if exact else secant(curve, ahead - x, slope_ahead - slope)
         x, slope = ahead, slope_ahead

@@ -29,6 +29,7 @@ class Passes:
         self.approx = approx
         _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
         self.is_fine = approx.is_fine(model)
+        self._compiled: set[int] = set()  # sizes of chunks that `curves` has been through
         self.curves = one_thread(self._fine_curves if self.is_fine else self._curves)
         self.values = one_thread(self._values)
         self.scores = one_thread(self._scores)
@@ -108,7 +109,8 @@ class Passes:
         score = jnp.where(counts[:, None], jnp.einsum("nz,nzk,nzkp->np", share, found.score, bends), 0.0)
         share = jnp.where(counts[:, None], weight[:, None] * share, 0.0)
         pull = jnp.where(counts[:, None, None], share[:, :, None] * found.score, 0.0)
-        square = jnp.where(counts[:, None, None, None], share[:, :, None, None] * found.square, 0.0)
+        square = found.curve + found.score[..., :, None] * found.score[..., None, :]
+        square = jnp.where(counts[:, None, None, None], share[:, :, None, None] * square, 0.0)
         bent = jax.jacfwd(jax.grad(lambda v: jnp.sum(pull * each(lambda z, row: seen(v, row, z))(data))))(vector)
         curve = jnp.einsum("nzkp,nzkq->pq", bends, jnp.einsum("nzkl,nzlq->nzkq", square, bends))
         curve = curve + bent - (weight[:, None] * score).T @ score
@@ -165,7 +167,10 @@ class Passes:
         """
         with double_precision():
             prior = [np.asarray(part) for part in self.log_hyperprior(vector)]
-            sums, by_row = over_rows(self.curves, rows, state, vector, less if self.is_fine else not less)
+            switch = less if self.is_fine else not less
+            ready = rows.bucket in self._compiled
+            sums, by_row = over_rows(self.curves, rows, state, vector, switch, ready=ready)
+            self._compiled.add(rows.bucket)
         together = (float(sums["value"] + prior[0]), sums["slope"] + prior[1], sums["curve"] + prior[2])
         return together, by_row
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
@@ -51,8 +51,8 @@ class Fit:
     curve: np.ndarray
     """Second derivative of the objective in the vector."""
     objective: float
-    evidence_by_row: np.ndarray | Callable[[], np.ndarray] = field(repr=False)
-    """What `evidence` holds, or how to find it: a search that ends with a step it is sure of has not looked there yet."""
+    evidence_by_row: np.ndarray | None = field(repr=False)
+    """What `evidence` holds; None until asked for, as a search that is sure of its last step does not look there."""
     weight: np.ndarray
     outcome: Outcome
     history: list[dict[str, Any]] = field(repr=False)
@@ -84,7 +84,9 @@ class Fit:
     @cached_property
     def evidence(self) -> np.ndarray:
         """log p(row) for every row, integrated over the row's own value."""
-        return self.evidence_by_row() if callable(self.evidence_by_row) else self.evidence_by_row
+        if self.evidence_by_row is None:
+            return self._need("evidence").evidence()  # type: ignore[attr-defined]
+        return self.evidence_by_row
 
     @property
     def log_likelihood(self) -> float:

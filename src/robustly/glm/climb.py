@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -23,8 +23,8 @@ from robustly.precision import double_precision
 from robustly.rows.frames import Design, DesignRows
 from robustly.rows.reduce import over_rows
 
-CHUNK = 8192
-TABLE_ROWS = CHUNK
+CHUNK = 4096
+TABLE_ROWS = 8192
 LOGISTIC = 1.7
 """A logistic curve is close to that of a normal with this standard deviation."""
 
@@ -125,19 +125,18 @@ class Climb:
     def walled(self) -> np.ndarray:
         return np.arange(self.design.size + len(self.free)) >= self.design.size
 
-    def __call__(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-        if not self.attenuated:
-            return self.curves(vector)
-        return attenuated_curves(self.curves, vector, self.design.size)
+    def __call__(self, vector: np.ndarray, rough: bool = False) -> tuple[float, np.ndarray, np.ndarray]:
+        curves = lambda at: self.curves(at, rough)
+        return attenuated_curves(curves, vector, self.design.size) if self.attenuated else curves(vector)
 
-    def curves(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    def curves(self, vector: np.ndarray, rough: bool = False) -> tuple[float, np.ndarray, np.ndarray]:
         """Value, slope and curvature of the objective."""
         u, phi = self.split(vector)
         design, k = self.design, self.kernel.size
         beta = design.to_shifted @ u
         if self.state is None:
             self.state = start_state(self.plan.law, design.y, design.trials, phi)
-        curves = self.kernel.curves
+        curves = partial(self.kernel.curves, rough=rough)
         if self.tabulated:
             reach = design.reach(beta)
             if reach > reach_of_table():
@@ -171,7 +170,8 @@ class Climb:
             return sums, {"evidence": value, "state": state.astype(np.float32)}
 
         with double_precision():
-            sums, by_row = over_rows(one_chunk, self.rows, self.state)
+            sums, by_row = over_rows(one_chunk, self.rows, self.state, ready=self.rows.bucket in self.kernel.compiled)
+        self.kernel.compiled.add(self.rows.bucket)
         if np.all(np.isfinite(by_row["state"])):
             self.state = by_row["state"]
         self.seen = (vector.copy(), by_row["evidence"])
@@ -227,12 +227,13 @@ class Climb:
     def climb(self, u: np.ndarray, phi: np.ndarray, watch: Any = None) -> Found:
         """Newton from a start."""
         start, size = self.joined(u, phi), self.design.size
-        watched = None if watch is None else _watched(watch)
-        if not self.attenuated:
-            optimum = newton(self, start, self.plan.stop, walled=self.walled, watch=watched)
-        else:
+        if self.attenuated:
             start[:size] /= attenuation(start[-1])[0]
-            optimum = newton(self, start, self.plan.stop, walled=self.walled, watch=watched)
+        # A table is made with all points: they are few beside the rows that are read off it.
+        rough = (lambda at: self(at, rough=True)) if self.kernel.can_be_rough and not self.tabulated else None
+        watched = None if watch is None else _watched(watch)
+        optimum = newton(self, start, self.plan.stop, rough=rough, walled=self.walled, watch=watched)
+        if self.attenuated:
             vector, seen = (unattenuated(at, size) for at in (optimum.vector, optimum.seen))
             _, slope, curve = self.latest if self._is_latest(seen) else self.curves(seen)
             before = None if optimum.before is None else seen

@@ -16,8 +16,10 @@ import numpy as np
 from jax import lax
 from jax.scipy.special import logsumexp
 
-from robustly.approx.climb import climb, look
+from robustly.approx.climb import TOLERANCE, climb, look
 from robustly.approx.grid import find_reach, level_points
+from robustly.approx.moments import level_moments
+from robustly.approx.quadrature import CLOSE, ROUGH
 from robustly.fit.passes import one_thread, weighted_quantiles
 from robustly.glm.family import Family
 from robustly.glm.local import LOG_2PI, Law, LocalDispersion, LocalPredictor
@@ -36,10 +38,12 @@ class Kernel:
     def __init__(self, law: Law, nodes: int) -> None:
         self.law = law
         self.nodes = nodes
+        self.compiled: set[int] = set()  # sizes of chunks that `curves` has been through
         self.size = 1 + len(law.names)
-        one = self._closed if law.closed else self._by_laplace if nodes == 0 else self._by_points
+        one = self._by_laplace if nodes == 0 else self._by_level if self.can_be_rough else self._by_two_centres
+        one = self._closed if law.closed else one
         shared = (0, None, 0, 0)
-        self.curves = one_thread(jax.vmap(one, shared))
+        self._curves = one_thread(jax.vmap(one, (*shared, None)))
         self.modes = one_thread(jax.vmap(self._mode, shared))
         # For leave-one-out each row has shared numbers of its own.
         self.values = one_thread(jax.vmap(lambda m, phi, row, state: self._value(m, phi, row, state)))
@@ -50,13 +54,33 @@ class Kernel:
     def __reduce__(self) -> Any:
         return kernel, (self.law, self.nodes)
 
+    def curves(self, m: Any, phi: Any, row: Any, state: Any, rough: bool = False) -> tuple[Any, Any, Any, Any]:
+        """Every row's evidence, its slopes and curvatures in predictor and shared numbers, and its state.
+
+        Where `rough`, of fewer points, if there are points.
+        """
+        return self._curves(m, phi, row, state, rough)
+
+    @property
+    def can_be_rough(self) -> bool:
+        """Whether there are points of which fewer would do for a rough look."""
+        return not self.law.closed and self.nodes > 0 and not self._two_centres
+
     # ------------------------------------------------------------------ one row
 
-    def _closed(self, m: Any, phi: Any, row: Any, state: Any) -> tuple[Any, Any, Any, Any]:
+    def _closed(self, m: Any, phi: Any, row: Any, state: Any, rough: Any) -> tuple[Any, Any, Any, Any]:
         value, slope, curve = second_order(lambda *args: self.law.evidence(row, *args), (m, *phi))
         return value, jnp.stack(slope), jnp.stack(curve), state
 
-    def _by_points(self, m: Any, phi: Any, row: Any, state: Any) -> tuple[Any, Any, Any, Any]:
+    def _by_level(self, m: Any, phi: Any, row: Any, state: Any, rough: Any) -> tuple[Any, Any, Any, Any]:
+        state = self._settle(m, phi, row, state)
+        count = jnp.where(rough, min(ROUGH, self.nodes), self.nodes)
+        joint = lambda own, s: self.law.joint(own[0], row, *s)
+        found = level_moments(joint, (m, *phi), state[:1], state[1:], count, follow=False)
+        curve = jnp.stack([found.curve[i, j] for i, j in pairs(self.size)])
+        return found.evidence, found.score, curve, state
+
+    def _by_two_centres(self, m: Any, phi: Any, row: Any, state: Any, rough: Any) -> tuple[Any, Any, Any, Any]:
         state = self._settle(m, phi, row, state)
         own, log_weight = self._points(m, phi, row, state, self.nodes)
         top = jnp.max(log_weight)
@@ -80,7 +104,7 @@ class Kernel:
             curve[0] = curve[0] - 2.0 * jnp.exp(-phi[0]) * there
         return value, jnp.stack(slope), jnp.stack(curve), state
 
-    def _by_laplace(self, m: Any, phi: Any, row: Any, state: Any) -> tuple[Any, Any, Any, Any]:
+    def _by_laplace(self, m: Any, phi: Any, row: Any, state: Any, rough: Any) -> tuple[Any, Any, Any, Any]:
         state = self._settle(m, phi, row, state)
 
         def evidence(*args: Any) -> Any:
@@ -125,7 +149,7 @@ class Kernel:
             return state
         state = state.astype(m.dtype)
         joint = self._smooth_joint(m, phi, row, state)
-        mode = climb(joint, state[:1], 1)
+        mode = climb(joint, state[:1], 1, CLOSE if self.can_be_rough else TOLERANCE)
         if self.nodes == 0 or self._two_centres:
             return lax.stop_gradient(jnp.concatenate([mode, state[1:]]))
         return lax.stop_gradient(jnp.concatenate([mode, find_reach(joint, mode, state[1:])]))

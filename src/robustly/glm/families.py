@@ -8,6 +8,7 @@ ones, the mean itself for the normal.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import factorial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -81,8 +82,8 @@ class Poisson(Family):
         # Relative to the saturated model: y·η − e^η loses all digits when both are e²⁰.
         seen = y > 0
         excess = jnp.where(seen, predictor - jnp.log(jnp.where(seen, y, 1.0)), 0.0)
-        empty = jnp.where(seen, 0.0, predictor)
-        return jnp.where(seen, -y * (jnp.expm1(excess) - excess), -jnp.exp(empty))
+        power = jnp.exp(jnp.where(seen, excess, predictor))
+        return jnp.where(seen, -y * beyond_line(excess, power), -power)
 
     def log_base(self, y: Array, trials: Array) -> Array:
         seen = np.where(y > 0, y, 1.0)
@@ -209,7 +210,7 @@ class Gamma(Family):
         shape = nuisance[0]
         excess = jnp.log(y) - predictor
         constant = shape * jnp.log(shape) - shape - gammaln(shape)
-        return constant - shape * (jnp.expm1(excess) - excess)
+        return constant - shape * beyond_line(excess, jnp.exp(excess))
 
     def log_base(self, y: Array, trials: Array) -> Array:
         return -np.log(y)
@@ -343,6 +344,18 @@ def as_family(given: Any) -> Family:
             return FAMILIES[given]()
         raise ModelError(f'no family "{given}"; there are {names(FAMILIES)}.' + did_you_mean(given, FAMILIES))
     raise ModelError(f'a family is a name or a robustly.Family; {given!r} came. Try family="poisson".')
+
+
+def beyond_line(x: Any, power: Any) -> Any:
+    r""":math:`e^x - 1 - x`, given :math:`e^x`: by its series near zero, where the difference would lose its digits."""
+    import jax.numpy as jnp
+
+    near = jnp.abs(x) < 0.25
+    small = jnp.where(near, x, 0.0)
+    series = jnp.zeros_like(small)
+    for order in range(13, 1, -1):
+        series = series * small + 1.0 / factorial(order)
+    return jnp.where(near, small**2 * series, power - 1.0 - x)
 
 
 def stirling_rest(y: Array) -> Array:

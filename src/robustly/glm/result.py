@@ -327,7 +327,7 @@ def make_fit(
         jacobian=jacobian,
         curve=found.optimum.curve,
         objective=found.optimum.value,
-        evidence_by_row=lambda: found.evidence,
+        evidence_by_row=None,
         summed_evidence=found.log_likelihood,
         weight=design.rows.weight,
         outcome=found.outcome,

@@ -1,7 +1,7 @@
 r"""Which coefficients, and how much spread? Newton steps on the summed evidence, one pass over the rows a step.
 
 The classical fit comes first: its residuals say, by the score of the spread at zero, whether rows differ at all. With
-many rows a sixteenth of them is fitted first (and of those a sixteenth), so that the full data see four passes.
+many rows a sixteenth of them is fitted first (and of those a sixteenth), so that the full data see three passes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from robustly.fit.outcome import Stop
-from robustly.glm.climb import CHUNK, Climb, Found, Plan, by_row
+from robustly.glm.climb import Climb, Found, Plan, by_row
 from robustly.glm.evidence import pairs
 from robustly.glm.families import Bernoulli, Binomial, Normal
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor
@@ -21,7 +21,7 @@ from robustly.memory import give_back
 from robustly.rows.frames import Design
 
 MANY_ROWS = 30_000
-SHARE = 16
+SHARE, FEWEST = 16, 8192
 # A sample's fit is a start: closer than this (in nats) to its top is far closer than it is to that of all rows.
 ROUGH = 1e-3
 # Beyond these spreads the search ends: e³⁰ either way is no longer a regression, and 1e-4 is none.
@@ -41,8 +41,7 @@ def search(design: Design, plan: Plan) -> Found:
     thorough = _BY_LAW.get(type(plan.law), _search_held)
     begin = None
     if len(design) > MANY_ROWS:
-        # No fewer than fill a chunk: they cost little, and another size of chunk would have to be compiled.
-        size = max(len(design) // SHARE, CHUNK)
+        size = max(len(design) // SHARE, FEWEST)
         sample = np.random.default_rng(0).choice(len(design), size, replace=False)
         part = design.some(np.sort(sample))
         if (part.rows.weight > 0).any():
@@ -271,7 +270,7 @@ def _spread_starts(
     if "spread" not in plan.held:
         wide[place] = np.log(np.clip(np.sqrt(np.average(rest**2, weights=design.rows.weight)), 0.1, 5.0))
     climb = Climb(design, plan, 21 if plan.nodes is None else plan.nodes)
-    values = [climb(climb.joined(*start))[0] for start in ((plain.u, phi), (rough, wide))]
+    values = [climb(climb.joined(*start), rough=True)[0] for start in ((plain.u, phi), (rough, wide))]
     return [(rough, wide)] if values[1] > values[0] or not np.isfinite(values[0]) else [(plain.u, phi)]
 
 

@@ -64,6 +64,10 @@ class GLMSource:
             slope[on, 0] = np.linalg.lstsq(weighed.T, -self.found.optimum.slope[: self.design.size], rcond=None)[0]
         return slope, curve
 
+    def evidence(self) -> np.ndarray:
+        """log p(row) for every row."""
+        return self.found.evidence
+
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""
         slope = self._curves[0]

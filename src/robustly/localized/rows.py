@@ -51,6 +51,10 @@ class RowSource:
         found = jax.vmap(jax.vmap(parameters.natural))(jnp.asarray(vectors))
         return {name: np.asarray(value) for name, value in found.items()}
 
+    def evidence(self) -> np.ndarray:
+        """log p(row) for every row."""
+        return self.found.evidence
+
     @in_double_precision
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""
@@ -132,7 +136,7 @@ def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:
         jacobian=parameters.jacobian(optimum.vector),
         curve=optimum.curve,
         objective=optimum.value,
-        evidence_by_row=lambda: found.evidence,
+        evidence_by_row=None,
         summed_evidence=found.log_likelihood,
         weight=rows.weight,
         outcome=optimum.outcome,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -18,15 +19,16 @@ THREADS = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity"
 
 
 def over_rows(
-    chunk_pass: ChunkPass, rows: Rows, state: np.ndarray | None, *args: Any
+    chunk_pass: ChunkPass, rows: Rows, state: np.ndarray | None, *args: Any, ready: bool = False
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Run ``chunk_pass(*args, data, weight, state)`` over all chunks.
 
     It returns sums, which are added in the order of the rows (so the answer does not depend on the number of threads),
-    and values by row, which are put end to end.
+    and values by row, which are put end to end. A pass that is `ready` has been compiled for chunks of this size.
     """
     pieces = list(rows.places())
     by_row: dict[str, np.ndarray] = {}
+    making_room = Lock()
 
     def run(place: slice) -> dict[str, Any]:
         data, weight = rows.chunk_at(place)
@@ -36,17 +38,18 @@ def over_rows(
             count = place.stop - place.start
             for name, part in parts.items():
                 value = np.asarray(part)
-                if name not in by_row:
-                    by_row[name] = np.empty((len(rows), *value.shape[1:]), dtype=value.dtype)
+                with making_room:
+                    if name not in by_row:
+                        by_row[name] = np.empty((len(rows), *value.shape[1:]), dtype=value.dtype)
                 by_row[name][place] = value[:count]
             return {name: np.asarray(value) for name, value in sums.items()}
 
+    # XLA spreads one chunk over the cores only in part; a chunk a thread keeps them busy. The first one compiles.
+    alone = 0 if ready else 1
     if len(pieces) < 4 or THREADS == 1:
         done = [run(piece) for piece in pieces]
     else:
-        # XLA spreads one chunk over the cores only in part; a chunk a thread keeps them busy. The first one compiles, and
-        # makes room for what comes by row.
-        first = run(pieces[0])
+        done = [run(piece) for piece in pieces[:alone]]
         with ThreadPoolExecutor(THREADS) as pool:
-            done = [first, *pool.map(run, pieces[1:])]
+            done += pool.map(run, pieces[alone:])
     return {name: sum(sums[name] for sums in done) for name in done[0]}, by_row
