@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from decimal import Decimal, localcontext
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import logsumexp
 
@@ -19,6 +24,7 @@ from robustly.glm.families import (
     Normal,
     Poisson,
     as_family,
+    beyond_line,
 )
 from robustly.glm.local import (
     Classical,
@@ -179,3 +185,20 @@ def test_refusals_say_what_to_do():
         as_family("poison")
     with pytest.raises(ModelError, match="0/1 responses"):
         law_of(Poisson(), "label")
+
+
+@jax.jit
+@jax.vmap
+def beyond_and_slopes(x):
+    function = lambda v: beyond_line(v, jnp.exp(v))
+    return function(x), jax.grad(function)(x), jax.grad(jax.grad(function))(x)
+
+
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(st.lists(st.floats(-40.0, 40.0).filter(lambda x: abs(x) > 1e-20), min_size=20, max_size=20))
+def test_what_an_exponential_has_beyond_its_tangent_keeps_its_digits_and_derivatives(x):
+    with double_precision():
+        found = beyond_and_slopes(np.array(x))
+    with localcontext(prec=100):
+        exact = [float(Decimal(v).exp() - 1 - Decimal(v)) for v in x]
+    np.testing.assert_allclose(found, [exact, np.expm1(x), np.exp(x)], rtol=1e-13, atol=1e-300)

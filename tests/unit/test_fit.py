@@ -336,3 +336,34 @@ def test_a_search_that_starts_on_a_saddle_leaves_it():
     x = rng.normal(size=(400, 1)) * np.array([1.0, -2.0, 0.5]) + rng.normal(size=(400, 3))
     w = rb.classical(one_factor).fit(x).shared["w"]
     np.testing.assert_allclose(w * np.sign(w[0]), [1.0, -2.0, 0.5], atol=0.25)
+
+
+def test_evidences_by_row_are_those_at_the_estimate_though_it_was_not_looked_at(rng):
+    y = rng.poisson(np.exp(1.0 + 0.6 * rng.normal(size=200)))
+
+    def counts(y):
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", y.shape[0]):
+            numpyro.sample("y", dist.Poisson(jnp.exp(b)), obs=y)
+
+    fit = rb.localize(counts, "b").fit(y)
+    assert fit.source.found.optimum.before is not None
+    assert fit.log_likelihood == pytest.approx(fit.evidence.sum(), abs=1e-9)
+    np.testing.assert_allclose(fit.evidence, fit.source.evidence_at(fit.vector[None])[0], atol=1e-10)
+
+
+def test_rows_that_cannot_be_are_refused_in_later_calls_too(rng):
+    def counts(x, y):
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", y.shape[0]):
+            numpyro.sample("y", dist.Poisson(jnp.exp(b + w * x)), obs=y)
+
+    x, y = rng.normal(size=50), rng.poisson(2.0, 50).astype(float)
+    robust = rb.localize(counts, "b")
+    robust.fit(x, y)
+    for bad in (-1.0, 2.5):
+        wrong = y.copy()
+        wrong[17] = bad
+        with pytest.raises(rb.SupportError, match=f"y holds {bad} in row 17"):
+            robust.fit(x, wrong)

@@ -1,0 +1,94 @@
+"""Does a climb find the top, whatever it is shown of it on the way?"""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robustly.fit.newton import newton, upward
+from robustly.fit.outcome import Stop
+
+
+def hill(top, slant, looks, error=0.0):
+    """A smooth concave function with its top at `top`; `error` bends what is seen of it."""
+
+    def look(x):
+        looks.append(np.array(x))
+        z = x - top
+        value = -float(np.sum(np.cosh(z))) - 0.5 * slant * float(z.sum() ** 2) + error * float(np.sin(3.0 * z).sum())
+        slope = -np.sinh(z) - slant * z.sum() + 3.0 * error * np.cos(3.0 * z)
+        curve = -np.diag(np.cosh(z) + 9.0 * error * np.sin(3.0 * z)) - slant
+        return value, slope, curve
+
+    return look
+
+
+tops = st.lists(st.floats(-6.0, 6.0), min_size=1, max_size=5).map(np.array)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(top=tops, slant=st.floats(0.0, 3.0))
+def test_a_last_step_taken_unseen_ends_where_one_that_is_looked_at_does(top, slant):
+    looks = []
+    found = newton(hill(top, slant, looks), np.zeros(len(top)))
+    assert found.outcome.kind == "converged"
+    np.testing.assert_allclose(found.vector, top, atol=1e-9)
+    np.testing.assert_allclose(found.value, -len(top), atol=1e-12)
+    np.testing.assert_array_equal(found.seen, looks[-1])
+    if found.before is not None:
+        np.testing.assert_allclose(found.before, found.vector, atol=1e-3)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(top=tops, slant=st.floats(0.0, 3.0), error=st.floats(-0.02, 0.02))
+def test_rough_looks_show_the_way_and_never_the_end(top, slant, error):
+    rough, well = [], []
+    found = newton(
+        hill(top, slant, well), np.zeros(len(top)), rough=hill(top, slant, rough, error), stop=Stop(1e-10, 100)
+    )
+    assert found.outcome.kind == "converged"
+    np.testing.assert_allclose(found.vector, top, atol=1e-8)
+    assert rough
+    assert well
+
+
+def test_where_rough_looks_lead_nowhere_the_climb_goes_on_with_better_ones():
+    top = np.array([4.0, -3.0])
+    fine = hill(top, 0.5, [])
+
+    def broken(x):
+        value, slope, curve = fine(x)
+        return (value, slope, curve) if not np.any(x) else (np.nan, slope, curve)
+
+    found = newton(fine, np.zeros(2), rough=broken)
+    assert found.outcome.kind == "converged"
+    np.testing.assert_allclose(found.vector, top, atol=1e-9)
+
+
+def test_a_climb_that_is_ended_from_outside_is_seen_well_where_it_ends():
+    from robustly.fit.outcome import Outcome
+
+    top, well = np.array([5.0]), []
+    found = newton(
+        hill(top, 0.0, well),
+        np.zeros(1),
+        rough=hill(top, 0.0, [], 0.02),
+        watch=lambda x, gain: Outcome("watched", "enough") if x[0] > 0.5 else None,
+    )
+    assert found.outcome.kind == "watched"
+    np.testing.assert_array_equal(well[-1], found.vector)
+    assert found.value == hill(top, 0.0, [])(found.vector)[0]
+
+
+def test_a_place_without_slope_that_curves_upwards_is_left():
+    def saddle(x):
+        return (
+            float(x[0] ** 2 - 0.25 * x[0] ** 4 - x[1] ** 2),
+            np.array([2.0 * x[0] - x[0] ** 3, -2.0 * x[1]]),
+            np.diag([2.0 - 3.0 * x[0] ** 2, -2.0]),
+        )
+
+    found = newton(saddle, np.zeros(2))
+    np.testing.assert_allclose(np.abs(found.vector), [np.sqrt(2.0), 0.0], atol=1e-7)
+    assert upward(np.diag([-1.0, -2.0]), None) is None
