@@ -60,3 +60,35 @@ def test_functions_are_read_again_for_arguments_of_another_kind():
         assert float(short(jnp.ones(4), {"a": 1.0, "b": 2.0})) == 7.0
         assert float(jnp.sum(jax.vmap(lambda x: short(x, {"a": 1.0}))(jnp.ones((5, 3))))) == 20.0
     assert read == [(3,), (4,)]
+
+
+@pytest.mark.parametrize("left_side", [True, False])
+@pytest.mark.parametrize("lower", [True, False])
+@pytest.mark.parametrize("transpose_a", [True, False])
+@pytest.mark.parametrize("unit_diagonal", [True, False])
+def test_triangular_systems_are_written_out(left_side, lower, transpose_a, unit_diagonal, rng):
+    matrix, right = rng.normal(size=(3, 3)) + 3.0 * np.eye(3), rng.normal(size=(3, 2) if left_side else (2, 3))
+    options = {"left_side": left_side, "lower": lower, "transpose_a": transpose_a, "unit_diagonal": unit_diagonal}
+    solve = lambda a, b: jax.lax.linalg.triangular_solve(a, b, **options)
+    with double_precision():
+        short = simplified(solve)
+        assert "triangular_solve" not in str(jax.make_jaxpr(short)(matrix, right))
+        np.testing.assert_allclose(short(matrix, right), solve(matrix, right), rtol=1e-12)
+
+
+def test_densities_with_matrix_factors_call_no_lapack_and_keep_their_derivatives(rng):
+    def density(w, noise, x):
+        return dist.LowRankMultivariateNormal(jnp.zeros(4), w, noise * jnp.ones(4)).log_prob(x)[0]
+
+    w, x = rng.normal(size=(4, 2)), rng.normal(size=(1, 4))
+    with double_precision():
+        short = simplified(density)
+        assert "cholesky" not in str(jax.make_jaxpr(short)(w, 0.7, x))
+        np.testing.assert_allclose(short(w, 0.7, x), density(w, 0.7, x), rtol=1e-12)
+        np.testing.assert_allclose(jax.grad(short)(w, 0.7, x), jax.grad(density)(w, 0.7, x), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(
+            jax.hessian(short, 1)(w, 0.7, x), jax.hessian(density, 1)(w, 0.7, x), rtol=1e-10, atol=1e-12
+        )
+        # A matrix that has no factor has no density, as before.
+        broken = lambda s: jnp.linalg.cholesky(s)[1, 1]
+        assert np.isnan(simplified(broken)(jnp.asarray([[1.0, 2.0], [2.0, 1.0]])))

@@ -13,11 +13,14 @@ from jax.scipy.special import logsumexp
 
 from robustly.approx.base import Approximation
 from robustly.approx.moments import Moments
-from robustly.model.narrow import narrow
+from robustly.model.narrow import Narrow, narrow
 from robustly.model.row import RowModel
 from robustly.precision import double_precision
 from robustly.rows.arrays import Rows
 from robustly.rows.reduce import over_rows
+
+# Moments of more numbers than these take longer to compile than the pass that differentiates the whole.
+FEW_NUMBERS = 12
 
 
 class Passes:
@@ -28,14 +31,36 @@ class Passes:
         self.model = model
         self.approx = approx
         _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
-        self.is_fine = approx.is_fine(model)
-        self._compiled: set[int] = set()  # sizes of chunks that `curves` has been through
-        self.curves = one_thread(self._fine_curves if self.is_fine else self._curves)
+        self._chosen: tuple[Any, bool] | None = None
+        self._compiled: set[int] = set()  # sizes of chunks that it has been through
         self.values = one_thread(self._values)
         self.scores = one_thread(self._scores)
         self.posteriors = one_thread(self._posteriors)
         self.expected_curves = one_thread(self._expected_curves)
         self.log_hyperprior = jax.jit(self._log_hyperprior)
+
+    def is_fine(self, rows: Rows) -> bool:
+        """Whether slopes and curvatures come from posterior moments, which takes few numbers and a fine approximation."""
+        return self._curves_of(rows)[1]
+
+    def _curves_of(self, rows: Rows) -> tuple[Any, bool]:
+        """The compiled pass for slopes and curvatures, chosen when the first row is seen, and whether it is by moments."""
+        if self._chosen is None:
+            fine = self.approx.is_fine(self.model)
+            if fine and self.model.parameters.size > FEW_NUMBERS:
+                with double_precision():
+                    first = tuple(jnp.asarray(a[0]) for a in rows.data)
+                    fine = self._view(jnp.asarray(self.model.parameters.start), first).size <= FEW_NUMBERS
+            self._chosen = one_thread(self._fine_curves if fine else self._curves), fine
+        return self._chosen
+
+    def _view(self, vector: Any, first: Any) -> Narrow:
+        """The few numbers by which parameters enter a row like this one."""
+        model = self.model
+        z = jnp.zeros(()) if model.latents is None else jnp.asarray(model.latents)[0]
+        label = lambda z: None if model.latents is None else z
+        joint = lambda u, v, row: model.log_joint(u, model.parameters.natural(v), row[0], label(row[1]))
+        return narrow(joint, jnp.zeros(model.dim), vector, (first, z))
 
     def begin(self, rows: Rows) -> np.ndarray:
         """The state of every row before the first pass."""
@@ -80,11 +105,8 @@ class Passes:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Evidence, slope and curvature from posterior moments, in the few numbers by which parameters enter a row."""
         model = self.model
-        latents = np.zeros(1) if model.latents is None else np.asarray(model.latents)
         label = lambda z: None if model.latents is None else z
-        joint = lambda u, v, row: model.log_joint(u, model.parameters.natural(v), row[0], label(row[1]))
-        first = jax.tree.map(lambda a: a[0], data)
-        view = narrow(joint, jnp.zeros(model.dim), vector, (first, jnp.asarray(latents)[0]))
+        view = self._view(vector, jax.tree.map(lambda a: a[0], data))
         state = self._settle(vector, data, state)
         theta = model.parameters.natural(vector)
         # By row and by value of its discrete latent; rows without one have a single value, and no axis for it where points
@@ -167,9 +189,9 @@ class Passes:
         """
         with double_precision():
             prior = [np.asarray(part) for part in self.log_hyperprior(vector)]
-            switch = less if self.is_fine else not less
+            curves, fine = self._curves_of(rows)
             ready = rows.bucket in self._compiled
-            sums, by_row = over_rows(self.curves, rows, state, vector, switch, ready=ready)
+            sums, by_row = over_rows(curves, rows, state, vector, less if fine else not less, ready=ready)
             self._compiled.add(rows.bucket)
         together = (float(sums["value"] + prior[0]), sums["slope"] + prior[1], sums["curve"] + prior[2])
         return together, by_row

@@ -49,7 +49,7 @@ class Summed:
 def climb_rows(passes: Passes, rows: Rows, start: np.ndarray, stop: Stop, **more: Any) -> tuple[Optimum, Summed]:
     """Newton on the summed evidence of some rows."""
     summed = Summed(passes, rows)
-    cheaper: dict[str, Any] = {"rough": summed.rough} if passes.is_fine else {"slopes": summed.slopes}
+    cheaper: dict[str, Any] = {"rough": summed.rough} if passes.is_fine(rows) else {"slopes": summed.slopes}
     return newton(summed, start, stop, walled=passes.model.parameters.walled, **cheaper, **more), summed
 
 

@@ -13,16 +13,35 @@ import jax.numpy as jnp
 Factor = list[list[Any]]
 
 
-def cholesky(matrix: Any, dim: int, pivot: float = 1e-300) -> Factor:
-    """Lower factor of a symmetric matrix; a direction without curvature gets a unit pivot instead of a NaN."""
+def cholesky(matrix: Any, dim: int, pivot: float | None = 1e-300) -> Factor:
+    """Lower factor of a symmetric matrix; a direction with less than `pivot` gets a unit instead of a NaN."""
     lower: Factor = [[None] * dim for _ in range(dim)]
     for i in range(dim):
         for j in range(i + 1):
             rest = matrix[i, j]
             for k in range(j):
                 rest = rest - lower[i][k] * lower[j][k]
-            lower[i][j] = jnp.sqrt(jnp.where(rest > pivot, rest, 1.0)) if i == j else rest / lower[j][j]
+            if i == j and pivot is not None:
+                rest = jnp.where(rest > pivot, rest, 1.0)
+            lower[i][j] = jnp.sqrt(rest) if i == j else rest / lower[j][j]
     return lower
+
+
+def filled(lower: Factor, dim: int) -> Any:
+    """A factor as a matrix."""
+    return jnp.stack([jnp.stack([*lower[i][: i + 1], *[jnp.zeros(())] * (dim - i - 1)]) for i in range(dim)])
+
+
+def solve_triangular(matrix: Any, right: Any, *, lower: bool, unit_diagonal: bool) -> Any:
+    """Solve ``matrix @ x = right`` for a triangular matrix and as many columns as there are."""
+    dim = matrix.shape[0]
+    found: list[Any] = [None] * dim
+    for i in range(dim) if lower else reversed(range(dim)):
+        rest = right[i]
+        for k in range(i) if lower else range(i + 1, dim):
+            rest = rest - matrix[i, k] * found[k]
+        found[i] = rest if unit_diagonal else rest / matrix[i, i]
+    return jnp.stack(found)
 
 
 def solve(lower: Factor, vector: Any, dim: int) -> Any:

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
+from robustly.model import dense
+
 Place = Any  # where a value of a program is kept
 
 # Operations that change the shape of a single number, or nothing.
@@ -94,6 +96,10 @@ class Steps:
                 self.operations.append((_times, [factor, power], made))
             elif name == "convert_element_type" and source is not None and _keeps_type(equation):
                 made = [source]
+            elif name in _WRITTEN_OUT and _is_small(equation):
+                made = [self._new(variable) for variable in equation.outvars]
+                write = lambda *given, name=name, equation=equation: [_WRITTEN_OUT[name](equation, *given)]
+                self.operations.append((write, [place_of(atom) for atom in equation.invars], made))
             elif name in _BY_ENTRY and _is_single(equation):
                 # Rows are called with one entry in their plate; as a plain number it is quicker than as an array of one.
                 made = [self._new(variable) for variable in equation.outvars]
@@ -162,6 +168,36 @@ def _is_xlogy(equation: Any) -> bool:
     """Whether this is JAX's x log(y), which has a derivative of its own and so stays one operation."""
     inside = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)
     return str(getattr(getattr(inside, "debug_info", None), "func_src_info", "")).startswith("xlogy at ")
+
+
+def _factor(equation: Any, matrix: Any) -> Any:
+    dim = equation.outvars[0].aval.shape[-1]
+    lower = dense.cholesky(jnp.reshape(matrix, (dim, dim)), dim, pivot=None)
+    return jnp.reshape(dense.filled(lower, dim), equation.outvars[0].aval.shape)
+
+
+def _solve(equation: Any, matrix: Any, right: Any) -> Any:
+    turned, shape = not equation.params["left_side"], equation.invars[1].aval.shape
+    dim = equation.invars[0].aval.shape[-1]
+    matrix, right = jnp.reshape(matrix, (dim, dim)), jnp.reshape(right, shape[-2:])
+    lower = equation.params["lower"]
+    if equation.params["transpose_a"] != turned:
+        matrix, lower = matrix.T, not lower
+    found = dense.solve_triangular(
+        matrix, right.T if turned else right, lower=lower, unit_diagonal=equation.params["unit_diagonal"]
+    )
+    return jnp.reshape(found.T if turned else found, shape)
+
+
+# LAPACK would be called once a row; several such calls at once can also wait for each other for ever (jaxlib 0.10.2).
+_WRITTEN_OUT: dict[str, Callable[..., Any]] = {"cholesky": _factor, "triangular_solve": _solve}
+_LARGEST_WRITTEN_OUT = 6
+
+
+def _is_small(equation: Any) -> bool:
+    """Whether it is about one real matrix of few rows."""
+    shape, dtype = equation.invars[0].aval.shape, equation.invars[0].aval.dtype
+    return shape[-1] <= _LARGEST_WRITTEN_OUT and np.prod(shape[:-2], dtype=int) == 1 and dtype.kind == "f"
 
 
 def _is_single(equation: Any) -> bool:
