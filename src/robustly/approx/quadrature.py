@@ -25,7 +25,7 @@ from robustly.model.row import RowModel
 # Ends found this closely leave so little of the way they were searched for that fits agree to the ninth digit.
 NEAR = (0.9, 1.1)
 # Points around a place this near the mode (squared, in units of the curvature) do as well as around the mode.
-CLOSE = 1e-6
+CLOSE = 1e-2
 # As many points tell evidences to a thousandth: enough to see the way from.
 ROUGH = 11
 

@@ -19,7 +19,7 @@ from robustly.approx import Approximation, default_approximation
 from robustly.fit.maximize import Found
 from robustly.fit.newton import Optimum, newton
 from robustly.fit.outcome import Outcome, Stop
-from robustly.fit.passes import Passes, passes
+from robustly.fit.passes import Passes, passes, with_prior
 from robustly.fit.start import first_start
 from robustly.model.row import RowModel
 from robustly.rows.arrays import Rows
@@ -38,7 +38,7 @@ class _Steps:
     def expect(self, vector: np.ndarray) -> float:
         """E-step: settle every row's posterior; the objective there."""
         sums, by_row = over_rows(self.compiled.values, self.rows, self.state, jnp.asarray(vector))
-        value = float(sums["value"]) + float(self.compiled.log_hyperprior(jnp.asarray(vector))[0])
+        value = float(sums["value"]) + float(self.compiled.log_hyperprior(jnp.asarray(vector)))
         if np.isfinite(value):
             self.state, self.evidence = by_row["state"], by_row["evidence"]
         entry = {"pass": len(self.history) + 1, "value": value, "seconds": time.perf_counter() - self.began}
@@ -52,10 +52,8 @@ class _Steps:
         held = jnp.asarray(at)
 
         def expected(vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
-            x = jnp.asarray(vector)
-            prior = [np.asarray(part) for part in self.compiled.log_hyperprior(x)]
-            sums, _ = over_rows(self.compiled.expected_curves, self.rows, self.state, x, held)
-            return float(sums["value"] + prior[0]), sums["slope"] + prior[1], sums["curve"] + prior[2]
+            sums, _ = over_rows(self.compiled.expected_curves, self.rows, self.state, jnp.asarray(vector), held)
+            return with_prior(sums, self.rows)
 
         return newton(expected, at, Stop(1e-12, 30), walled=self.compiled.model.parameters.walled).vector
 

@@ -61,7 +61,7 @@ class Found:
         if self.optimum.before is None:
             return float(self.rows.weight @ self.seen["evidence"])
         with double_precision():
-            return self.optimum.value - float(self.passes.log_hyperprior(self.optimum.vector)[0])
+            return self.optimum.value - float(self.passes.log_hyperprior(self.optimum.vector))
 
 
 def maximize(

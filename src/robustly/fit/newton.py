@@ -233,10 +233,12 @@ def upward(curve: np.ndarray, walled: np.ndarray | None) -> np.ndarray | None:
 def _in_units(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Units of the entries, and minus the curvature in these units."""
     # Scaling by the diagonal first keeps the floor on eigenvalues meaningful when units differ by many magnitudes.
-    size = np.abs(np.diag(curve))
-    unit = np.where(np.isfinite(size) & (size > 1e-200), 1.0 / np.sqrt(np.maximum(size, 1e-200)), 1.0)
+    size = np.abs(curve.diagonal())
+    if not (size.min() > 1e-200 and size.max() < np.inf):
+        size = np.where(np.isfinite(size) & (size > 1e-200), size, 1.0)
+    unit = 1.0 / np.sqrt(size)
     matrix = -0.5 * (curve + curve.T) * unit[:, None] * unit
-    return unit, np.where(np.isfinite(matrix), matrix, 0.0)
+    return unit, matrix if np.isfinite(matrix.sum()) else np.where(np.isfinite(matrix), matrix, 0.0)
 
 
 def _solve(matrix: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -36,7 +36,7 @@ class Passes:
         self.values = one_thread(self._values)
         self.scores = one_thread(self._scores)
         self.posteriors = one_thread(self._posteriors)
-        self.expected_curves = one_thread(self._expected_curves)
+        self.expected_curves = one_thread(partial(self._beside_prior, self._expected_curves))
         self.log_hyperprior = jax.jit(self._log_hyperprior)
 
     def is_fine(self, rows: Rows) -> bool:
@@ -51,7 +51,7 @@ class Passes:
                 with double_precision():
                     first = tuple(jnp.asarray(a[0]) for a in rows.data)
                     fine = self._view(jnp.asarray(self.model.parameters.start), first).size <= FEW_NUMBERS
-            self._chosen = one_thread(self._fine_curves if fine else self._curves), fine
+            self._chosen = one_thread(partial(self._beside_prior, self._fine_curves if fine else self._curves)), fine
         return self._chosen
 
     def _view(self, vector: Any, first: Any) -> Narrow:
@@ -175,10 +175,15 @@ class Passes:
         value, slope = jax.value_and_grad(total)(vector)
         return {"value": value, "slope": slope, "curve": jax.jacfwd(jax.grad(total))(vector)}, {}
 
-    def _log_hyperprior(self, vector: Any) -> tuple[Any, Any, Any]:
-        prior = lambda v: jnp.asarray(self.model.log_hyperprior(self.model.parameters.natural(v)), dtype=float)
-        value, slope = jax.value_and_grad(prior)(vector)
-        return value, slope, jax.jacfwd(jax.grad(prior))(vector)
+    def _log_hyperprior(self, vector: Any) -> Any:
+        return jnp.asarray(self.model.log_hyperprior(self.model.parameters.natural(vector)), dtype=float)
+
+    def _beside_prior(self, curves: Any, vector: Any, *rest: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """A pass that also gives the hyperprior and its derivatives, the same with every chunk."""
+        sums, by_row = curves(vector, *rest)
+        value, slope = jax.value_and_grad(self._log_hyperprior)(vector)
+        curve = jax.jacfwd(jax.grad(self._log_hyperprior))(vector)
+        return {**sums, "prior value": value, "prior slope": slope, "prior curve": curve}, by_row
 
     def objective(
         self, vector: np.ndarray, rows: Rows, state: np.ndarray, *, less: bool = False
@@ -188,13 +193,18 @@ class Passes:
         Asked for `less`, a fine approximation takes fewer points, and another leaves out the curvature.
         """
         with double_precision():
-            prior = [np.asarray(part) for part in self.log_hyperprior(vector)]
             curves, fine = self._curves_of(rows)
             ready = rows.bucket in self._compiled
             sums, by_row = over_rows(curves, rows, state, vector, less if fine else not less, ready=ready)
             self._compiled.add(rows.bucket)
-        together = (float(sums["value"] + prior[0]), sums["slope"] + prior[1], sums["curve"] + prior[2])
-        return together, by_row
+        return with_prior(sums, rows), by_row
+
+
+def with_prior(sums: dict[str, Any], rows: Rows) -> tuple[float, np.ndarray, np.ndarray]:
+    """Value, slope and curvature of the rows and the hyperprior together, from a pass that gave both."""
+    chunks = len(range(0, len(rows), rows.bucket))
+    value, slope, curve = (sums[name] + sums[f"prior {name}"] / chunks for name in ("value", "slope", "curve"))
+    return float(value), slope, curve
 
 
 def one_thread(function: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,8 +42,16 @@ class Rows:
 
     def chunk_at(self, place: slice) -> tuple[tuple[Any, ...], np.ndarray]:
         """Data and weights of some rows, filled up to a whole chunk with a repeated row of weight zero."""
+        return self._whole if place.stop - place.start == len(self) else self._cut(place)
+
+    def _cut(self, place: slice) -> tuple[tuple[Any, ...], np.ndarray]:
         size = self.bucket
         return tuple(pad(a[place], size) for a in self.data), pad(self.weight[place], size, 0.0)
+
+    @cached_property
+    def _whole(self) -> tuple[tuple[Any, ...], np.ndarray]:
+        """The only chunk, where there is but one: every pass reads it again."""
+        return self._cut(slice(0, len(self)))
 
     def chunks(self) -> Iterator[tuple[slice, tuple[Any, ...], np.ndarray]]:
         """All rows, chunk by chunk."""

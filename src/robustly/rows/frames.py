@@ -29,7 +29,7 @@ class DesignRows(Rows):
             size *= 4
         return min(size, self.chunk)
 
-    def chunk_at(self, place: slice) -> tuple[tuple[Any, ...], np.ndarray]:
+    def _cut(self, place: slice) -> tuple[tuple[Any, ...], np.ndarray]:
         size = self.bucket
         return tuple(pad_matrix(a[place], size) for a in self.data), pad(self.weight[place], size, 0.0)
 

@@ -37,11 +37,14 @@ def over_rows(
             sums, parts = chunk_pass(*args, data, weight, here)
             count = place.stop - place.start
             for name, part in parts.items():
-                value = np.asarray(part)
+                value = np.asarray(part)[:count]
+                if count == len(rows):
+                    by_row[name] = value
+                    continue
                 with making_room:
                     if name not in by_row:
                         by_row[name] = np.empty((len(rows), *value.shape[1:]), dtype=value.dtype)
-                by_row[name][place] = value[:count]
+                by_row[name][place] = value
             return {name: np.asarray(value) for name, value in sums.items()}
 
     # XLA spreads one chunk over the cores only in part; a chunk a thread keeps them busy. The first one compiles.
