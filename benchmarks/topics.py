@@ -369,7 +369,8 @@ SECTIONS = (
     ),
     (
         "reach",
-        "Seconds to a rival's final NLL, as a share of the rival's (targets: scikit-learn ≤ .25, tomotopy ≤ .5)",
+        "Seconds to a rival's final NLL without any draws, as a share of the rival's (targets: scikit-learn ≤ .25, "
+        "tomotopy ≤ .5)",
         ("corpus", "K", "rival", "its NLL", "its seconds", "robust seconds (passes)", "ratio"),
         reach_rows,
     ),

@@ -1,8 +1,9 @@
 r"""Which topics do the words of a document come from? Drawn, not expected.
 
-Expected counts give every word to all topics that could have had it, and a document then seems to use a little of each.
-The more topics there are the more that blurs them: α is taken for larger than it is, and what the topics learn from a
-document is spread over too many. Here each token has one topic at a time, drawn given those of all the others,
+Expected counts give every word to all topics that could have had it, so a document seems to use a little of each, and
+what the topics learn from it is spread over too many of them. The more topics there are, the more that blurs them: with
+30 simulated topics whose α sums to 1.5, expected counts put that sum at 3.5 and draws at 1.3. Here each token has one
+topic at a time, drawn given those of all the others,
 
 .. math:: p(z = k) \propto (\alpha_k + n_{dk}) \frac{\eta_{kw} + n_{dkw}}{H_k + n_{dk}},
 
