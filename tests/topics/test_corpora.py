@@ -26,10 +26,12 @@ def test_real_documents_are_bursty(cora, twenty):
     assert document_completion(twenty, test, 0) > document_completion(plain, test, 0) + 0.1
 
 
-def test_more_topics_do_not_hurt(cora, twenty):
+@pytest.mark.parametrize("size", [50, 100])
+def test_more_topics_do_not_hurt(cora, twenty, size):
+    # On eight other splits 50 and 100 topics predicted better than 20, by .006 at the least.
     _, train, test = cora
-    fifty = RobustLDA(50, random_state=0, max_iter=60, tol=0).fit(train)
-    assert document_completion(fifty, test, 0) > document_completion(twenty, test, 0) - 0.01
+    more = RobustLDA(size, random_state=0, max_iter=40, tol=0).fit(train)
+    assert document_completion(more, test, 0) > document_completion(twenty, test, 0) - 0.01
 
 
 def test_topics_read_well(cora, twenty):

@@ -143,3 +143,10 @@ def test_predictions_of_a_whole_document_sum_to_one(inference, bursty):
     words = train.shape[1]
     completed = complete_documents(model, observed=np.tile(test[0], (words, 1)), held_out=np.eye(words))
     assert np.exp(completed.per_document).sum() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_way_a_model_was_fitted_does_not_change_what_its_topics_predict(bursty):
+    _, train, test = bursty
+    model = RobustLDA(4, inference="meanfield", random_state=0, max_iter=5, tol=0).fit(train[:200])
+    before = document_completion(model, test, 0)
+    assert document_completion(model.set_params(inference="collapsed"), test, 0) == before

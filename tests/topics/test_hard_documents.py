@@ -97,6 +97,7 @@ def test_fractions_pass_when_they_are_asked_for():
         ({"n_components": 2.5}, "whole number"),
         ({"n_components": 70000}, "65535"),
         ({"inference": "gibbs"}, '"collapsed" or "meanfield"'),
+        ({"draws": -1}, "draws is -1"),
         ({"alpha": -1.0}, "alpha is -1.0"),
         ({"alpha": 0}, "alpha is 0"),
         ({"tol": -1e-3}, "tol is"),

@@ -78,9 +78,9 @@ def test_the_number_of_threads_changes_nothing(kind, bursty):
 
 def test_blocks_change_nothing_but_rounding(bursty, monkeypatch):
     _, train, _ = bursty
-    whole = RobustLDA(3, random_state=0, max_iter=5, tol=0).fit(train)
+    whole = RobustLDA(3, random_state=0, max_iter=5, tol=0, draws=0).fit(train)
     monkeypatch.setattr("robustly.topics.passes.BLOCK_BYTES", 4000)
-    blocks = RobustLDA(3, random_state=0, max_iter=5, tol=0).fit(train)
+    blocks = RobustLDA(3, random_state=0, max_iter=5, tol=0, draws=0).fit(train)
     np.testing.assert_allclose(blocks.components_, whole.components_, rtol=1e-5)
     spooled = RobustLDA(3, inference="meanfield", random_state=0, max_iter=4, tol=0).fit(train[:200])
     monkeypatch.undo()
@@ -92,8 +92,8 @@ def test_blocks_change_nothing_but_rounding(bursty, monkeypatch):
 def test_the_order_of_documents_changes_nothing_but_rounding(kind, bursty):
     _, train, _ = bursty
     order = np.random.default_rng(0).permutation(len(train))
-    one = kind(3, random_state=0, max_iter=8, tol=0).fit(train)
-    other = kind(3, random_state=0, max_iter=8, tol=0).fit(train[order])
+    one = kind(3, random_state=0, max_iter=8, tol=0, draws=0).fit(train)
+    other = kind(3, random_state=0, max_iter=8, tol=0, draws=0).fit(train[order])
     np.testing.assert_allclose(other.components_, one.components_, rtol=2e-3, atol=1e-4 * one.components_.max())
     np.testing.assert_allclose(other.transform(train), one.transform(train), atol=1e-3)
 

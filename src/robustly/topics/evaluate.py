@@ -70,8 +70,8 @@ def document_completion(
     .. math:: \sum_d \log p(w_{d2} \mid w_{d1}) \,/\, \sum_d |w_{d2}|
 
     Each test document is cut into two halves at random; topic proportions, and in robust LDA the document's own topics,
-    are learnt from the first and predict the second. Documents of fewer than two words are skipped;
-    :func:`complete_documents` says how many.
+    are learnt from the first, by collapsed inference however the model was fitted, and predict the second. Documents of
+    fewer than two words are skipped; :func:`complete_documents` says how many.
 
     Parameters
     ----------
@@ -132,7 +132,9 @@ def _complete(model: FittedTopics, halves: Split) -> np.ndarray:
     sums = np.zeros(observed.shape[0])
     shared = (topics.eta, topics.alpha, topics.total, topics.bursty, starts, words, held.data.astype(float), sums)
     with Workers(model.n_jobs) as workers:
-        for block, out, _ in documents.infer(topics, workers, inference=model.inference):
+        # What α and η predict does not depend on how they were fitted. Mean field blurs a half document's topics, the more
+        # the more topics there are; these counts come nearest to the predictions averaged over draws.
+        for block, out, _ in documents.infer(topics, workers):
             cuts = block.document_cuts
             calls = [
                 (a, b, block.offset, documents.starts, documents.words, documents.counts, documents.state, out, *shared)

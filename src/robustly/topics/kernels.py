@@ -363,16 +363,17 @@ def gather(first, last, words, word_starts, order, block, tables):
 
 
 @compiled()
-def smoothing_terms(first, last, tables, prior, out):
-    """Words' parts of Minka's update of the topics' prior, from expected counts of which many are a small chance of one.
+def smoothing_terms(first, last, tables, prior, drawn, out):
+    """Words' parts of Minka's update of the topics' prior, from draws or from expected counts.
 
-    ``out[w]``, for words ``first:last``, is how many of the word's tables in the topics are due to the prior.
+    Of the latter many are a small chance of one. ``out[w]``, for words ``first:last``, is how many of the word's tables
+    in the topics are due to the prior.
     """
     for w in range(first, last):
         total = 0.0
         for k in range(tables.shape[1]):
             count = tables[w, k]
             if count > 1e-10:
-                present = -math.expm1(-count)
+                present = 1.0 if drawn else -math.expm1(-count)
                 total += present * prior[w] * psi_gap(prior[w], count / present)
         out[w] = total

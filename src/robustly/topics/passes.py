@@ -12,7 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import IO, Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from scipy import sparse
 from scipy.special import gammaln
 
-from robustly.topics import kernels, meanfield, special
+from robustly.topics import draws, kernels, meanfield, special
 
 BLOCK_BYTES = 1 << 25
 PARTS = 16
@@ -29,8 +29,6 @@ UNSEEN = 0.1
 # Past this many pseudo-words a topic is the same in every document to single precision.
 MOST_CONCENTRATED = 1e7
 LEAST_CONCENTRATED = 1e-3
-# Without smoothing a word that a topic lost has η → 0; here its gamma functions still have room below them.
-LEAST_ETA = 1e-30
 # Minka's step for Σ_w η is short; lengthened this much (on the log scale, below 2) it still settles, in fewer passes.
 LONGER_STEP = 1.8
 
@@ -63,6 +61,7 @@ class Statistics:
     evidence: float
     words: float
     documents: int
+    drawn: bool = False  # of drawn topics, so that there are no small chances among the counts
 
     def blend(self, new: Statistics, rate: float, scale: float) -> Statistics:
         """Move towards `scale` times the statistics of a new batch."""
@@ -169,6 +168,7 @@ class Documents:
         self.state = np.zeros((counts.shape[0], size), dtype)
         self.warm = False
         self._spool: Spool | None = None
+        self._slots: np.ndarray | None = None
         self._topics = np.zeros((0, kernels.REMEMBERED), np.uint16)
         self._amounts = np.zeros((0, kernels.REMEMBERED), dtype)
         self.blocks = list(self._lay_out(max(1, BLOCK_BYTES // (size * self.dtype.itemsize))))
@@ -227,6 +227,30 @@ class Documents:
         alpha_tables, total_terms = np.sum(terms, axis=0) if terms else np.zeros((2, self.size))
         evidence = self._per_token(evidence, topics, 0, self.shape[0])
         return self._statistics(topics, tables, total_terms, alpha_tables, float(evidence.sum()))
+
+    def collect_drawn(self, topics: Topics, workers: Workers, seed: np.uint64) -> Statistics:
+        """One pass in which every token's topic is drawn, from those of the last one or else from the expected counts."""
+        fresh = self._slots is None
+        if self._slots is None:
+            tokens = np.minimum(np.ceil(self.counts), draws.BUNDLES).astype(np.int64)
+            self._slots = np.concatenate([[0], np.cumsum(tokens)])
+            self._places = np.zeros(self._slots[-1], np.uint16)
+            self._given = np.zeros(self._slots[-1], self.dtype)
+        tables = np.zeros((self.shape[1], self.size))
+        terms = np.zeros((2, self.size))
+        out = self.work_array()
+        for block in self.blocks:
+            sums = np.zeros((len(block.document_cuts) - 1, 2, self.size))
+            shared = (self.starts, self.words, self.counts, topics.eta, topics.alpha, topics.total, topics.bursty)
+            held = (topics.share, topics.floor, self.state, fresh, seed, self._slots, self._places, self._given, out)
+            calls = [
+                (a, b, block.offset, *shared, *held, sums[i, 0], sums[i, 1])
+                for i, (a, b) in enumerate(pairwise(block.document_cuts))
+            ]
+            workers.run(draws.drawn, calls)
+            terms += sums.sum(axis=0)
+            self._gather(block, out, tables, workers)
+        return replace(self._statistics(topics, tables, terms[1], terms[0], np.nan), drawn=True)
 
     def _per_token(self, evidence: np.ndarray, topics: Topics, first: int, last: int) -> np.ndarray:
         """From the kernel's weights to log probabilities of the tokens in their order, for documents ``first:last``."""
@@ -309,17 +333,20 @@ def make_topics(
     dtype: Any,
 ) -> Topics:
     """Topics whose directions are `tables` smoothed towards `base`, with concentrations `total`."""
-    mass = tables.sum(axis=0) + strength
+    # Without smoothing a topic that lost its last word has no direction, and keeps the least η of every word.
+    mass = np.maximum(tables.sum(axis=0) + strength, 1e-10)
     share = (total if bursty else np.ones_like(total)) / mass
     eta = np.empty(tables.shape, dtype)
     np.multiply(tables, share, out=eta, casting="same_kind")
     eta += (strength * base)[:, None] * share
-    np.maximum(eta, LEAST_ETA, out=eta)
+    np.maximum(eta, special.LEAST_ETA, out=eta)
     as_kernel = [np.ascontiguousarray(value, dtype) for value in (total, alpha, share, strength * base)]
     return Topics(eta, as_kernel[0], as_kernel[1], bursty, as_kernel[2], as_kernel[3], float(strength))
 
 
-def fit_prior(topics: Topics, tables: np.ndarray, strength: float, workers: Workers) -> tuple[np.ndarray, float]:
+def fit_prior(
+    topics: Topics, tables: np.ndarray, strength: float, workers: Workers, drawn: bool = False
+) -> tuple[np.ndarray, float]:
     r"""Minka's step for the prior of the topics' directions, Dirichlet(strength · base): the new base and strength.
 
     Of a word's tables in a topic some are due to the prior and the others repeat them. The base counts the former, as
@@ -337,12 +364,12 @@ def fit_prior(topics: Topics, tables: np.ndarray, strength: float, workers: Work
     base /= base.sum()
     if strength == 0 or not tables.any():
         return base, strength
-    drawn = np.zeros(words)
+    due = np.zeros(words)
     cuts = np.unique(np.linspace(0, words, PARTS + 1).astype(int))
-    workers.run(kernels.smoothing_terms, [(a, b, tables, strength * base, drawn) for a, b in pairwise(cuts)])
-    fitted = drawn.sum() / special.length_terms(strength, tables.sum(axis=0))
+    workers.run(kernels.smoothing_terms, [(a, b, tables, strength * base, drawn, due) for a, b in pairwise(cuts)])
+    fitted = due.sum() / special.length_terms(strength, tables.sum(axis=0))
     if topics.bursty and not own:
-        base = np.maximum(drawn, UNSEEN)
+        base = np.maximum(due, UNSEEN)
         base /= base.sum()
     return base, float(np.clip(fitted, 1e-3, 1e9))
 
@@ -365,7 +392,7 @@ def update(
     tables = found.tables
     strength = topics.strength if smoothing is None else smoothing
     if base is None:
-        base, fitted = fit_prior(topics, tables, strength, workers)
+        base, fitted = fit_prior(topics, tables, strength, workers, found.drawn)
         strength = fitted if smoothing is None else smoothing
     total = topics.total.astype(float)
     if topics.bursty:

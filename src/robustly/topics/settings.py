@@ -14,7 +14,7 @@ def check_settings(model: Any) -> None:
     """Refuse parameters that cannot be meant, before any work is done."""
     if model.inference not in ("collapsed", "meanfield"):
         raise FitError(f'inference="{model.inference}" is not known. Choose "collapsed" or "meanfield".')
-    for name, low in (("n_components", 1), ("max_iter", 1), ("sweeps", 1)):
+    for name, low in (("n_components", 1), ("max_iter", 1), ("sweeps", 1), ("draws", 0)):
         value = getattr(model, name)
         if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
             raise FitError(f"{name} is {value!r}; a whole number from {low} up was expected.")

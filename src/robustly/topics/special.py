@@ -6,6 +6,9 @@ import math
 
 from robustly.native import compiled
 
+# Without smoothing a word that a topic lost has η → 0; here its gamma functions still have room below them.
+LEAST_ETA = 1e-30
+
 
 @compiled()
 def psi_gap(x: float, n: float) -> float:
