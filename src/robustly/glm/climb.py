@@ -40,6 +40,8 @@ class Plan:
     """Shared numbers that are not fitted, by name, on their own scale."""
     hyperprior: Any = None
     stop: Stop = Stop(1e-8, 100)  # noqa: RUF009
+    rough: bool = False
+    """Fewer points a row, which is enough for a start."""
     tether: float = 0.0
     """A light pull of the coefficients to zero, for parts of the rows that may not span all columns."""
 
@@ -126,7 +128,7 @@ class Climb:
         return np.arange(self.design.size + len(self.free)) >= self.design.size
 
     def __call__(self, vector: np.ndarray, rough: bool = False) -> tuple[float, np.ndarray, np.ndarray]:
-        curves = lambda at: self.curves(at, rough)
+        curves = lambda at: self.curves(at, rough or self.plan.rough)
         return attenuated_curves(curves, vector, self.design.size) if self.attenuated else curves(vector)
 
     def curves(self, vector: np.ndarray, rough: bool = False) -> tuple[float, np.ndarray, np.ndarray]:
@@ -135,7 +137,7 @@ class Climb:
         design, k = self.design, self.kernel.size
         beta = design.to_shifted @ u
         if self.state is None:
-            self.state = start_state(self.plan.law, design.y, design.trials, phi)
+            self.state = start_state(self.plan.law, design.y, design.trials, phi, design.predictor(u))
         curves = partial(self.kernel.curves, rough=rough)
         if self.tabulated:
             reach = design.reach(beta)

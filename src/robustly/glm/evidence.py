@@ -17,7 +17,7 @@ from jax import lax
 from jax.scipy.special import logsumexp
 
 from robustly.approx.climb import TOLERANCE, climb, look
-from robustly.approx.grid import find_reach, level_points
+from robustly.approx.grid import ENDS, find_reach, level_points
 from robustly.approx.moments import level_moments
 from robustly.approx.quadrature import CLOSE, ROUGH
 from robustly.fit.passes import one_thread, weighted_quantiles
@@ -247,8 +247,10 @@ def kernel(law: Law, nodes: int) -> Kernel:
     return Kernel(law, nodes if not law.closed else 0)
 
 
-def start_state(law: Law, y: np.ndarray, trials: np.ndarray, phi: np.ndarray) -> np.ndarray:
-    """The state of every row before the first pass."""
+def start_state(
+    law: Law, y: np.ndarray, trials: np.ndarray, phi: np.ndarray, centre: np.ndarray | None = None
+) -> np.ndarray:
+    """The state of every row before the first pass; nearer to what it will be if the prior's `centre` is given."""
     # A warm start needs no more digits, and this is the one thing kept by row from pass to pass.
     state = np.full((len(y), 0 if law.closed else STATE), np.log(6.0), dtype=np.float32)
     if law.closed:
@@ -257,6 +259,14 @@ def start_state(law: Law, y: np.ndarray, trials: np.ndarray, phi: np.ndarray) ->
     state[:, 0] = start
     if isinstance(law, LocalPredictor) and law.prior != "normal":
         state[:, 1] = start
+    turn = None
+    if centre is not None and isinstance(law, LocalPredictor) and law.prior == "normal":
+        turn = law.family.turn(y, trials, [float(v) for v in np.exp(phi[1:])])
+    if turn is not None:
+        # As if the response were normal on the predictor's scale.
+        told, believed = turn[1] ** -2.0, np.exp(-2.0 * phi[0])
+        state[:, 0] = (told * turn[0] + believed * centre) / (told + believed)
+        state[:, 1:] = (np.log(ENDS) - 0.5 * np.log(told + believed))[:, None]
     return state
 
 

@@ -46,7 +46,7 @@ def search(design: Design, plan: Plan) -> Found:
         part = design.some(np.sort(sample))
         if (part.rows.weight > 0).any():
             rough = replace(plan.stop, rtol=max(plan.stop.rtol, ROUGH))
-            begin = search(part, replace(plan, tether=max(plan.tether, 1e-3), stop=rough))
+            begin = search(part, replace(plan, tether=max(plan.tether, 1e-3), stop=rough, rough=True))
             if not begin.outcome.converged or not np.all(np.isfinite(begin.optimum.vector)):
                 begin = None
         give_back()
