@@ -21,7 +21,7 @@ from robustly.memory import give_back
 from robustly.rows.frames import Design
 
 MANY_ROWS = 30_000
-SHARE, FEWEST = 16, 8192
+SHARE, FEWEST = 16, 4096
 # A sample's fit is a start: closer than this (in nats) to its top is far closer than it is to that of all rows.
 ROUGH = 1e-3
 # Beyond these spreads the search ends: e³⁰ either way is no longer a regression, and 1e-4 is none.
