@@ -137,7 +137,7 @@ class Climb:
         design, k = self.design, self.kernel.size
         beta = design.to_shifted @ u
         if self.state is None:
-            self.state = start_state(self.plan.law, design.y, design.trials, phi, design.predictor(u))
+            self.state = self._start_state(beta, phi)
         curves = partial(self.kernel.curves, rough=rough)
         if self.tabulated:
             reach = design.reach(beta)
@@ -179,6 +179,14 @@ class Climb:
         self.seen = (vector.copy(), by_row["evidence"])
         self.latest = self._assemble(u, phi, sums)
         return self.latest
+
+    def _start_state(self, beta: np.ndarray, phi: np.ndarray) -> np.ndarray:
+        design, parts = self.design, []
+        for place in self.rows.places():  # by chunks, as everything by row takes memory
+            matrix, offset, y, trials = (column[place] for column in design.rows.data)
+            centre = offset + design.linear(design.shifted(matrix), beta)
+            parts.append(start_state(self.plan.law, y, trials, phi, centre))
+        return np.concatenate(parts)
 
     def _is_latest(self, vector: np.ndarray) -> bool:
         """Whether the last pass was made here, to the last digit or nearly."""
@@ -249,8 +257,11 @@ class Climb:
         if not self._is_latest(optimum.seen):
             self.curves(optimum.seen)
         assert self.seen is not None
-        evidence = self.seen[1] + self.plan.law.family.log_base(self.design.y, self.design.trials)
-        base = float(self.design.rows.weight @ (evidence - self.seen[1]))
+        evidence, base = self.seen[1].copy(), 0.0
+        for place in self.rows.places():
+            each = self.plan.law.family.log_base(self.design.y[place], self.design.trials[place])
+            evidence[place] += each
+            base += float(self.design.rows.weight[place] @ each)
         optimum = replace(optimum, value=optimum.value + base)
         u, phi = self.split(optimum.vector)
         state = None if self.plan.law.closed else self.state
