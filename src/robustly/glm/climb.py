@@ -24,7 +24,7 @@ from robustly.rows.frames import Design, DesignRows
 from robustly.rows.reduce import over_rows
 
 CHUNK = 4096
-TABLE_ROWS = 8192
+TABLE_ROWS = CHUNK
 LOGISTIC = 1.7
 """A logistic curve is close to that of a normal with this standard deviation."""
 
@@ -101,7 +101,9 @@ class Climb:
         self.kernel: Kernel = kernel(plan.law, nodes)
         # One 0/1 row is like another with the same predictor: many of them are read off a table.
         self.tabulated = not plan.law.closed and isinstance(plan.law.family, Bernoulli) and len(design) >= TABLE_ROWS
-        self.rows = DesignRows(design.rows.data, design.rows.weight, CHUNK, design.rows.labels)
+        # Rows without points are so cheap that what surrounds a chunk shows.
+        chunk = CHUNK if self.kernel.can_be_rough and not self.tabulated else 2 * CHUNK
+        self.rows = DesignRows(design.rows.data, design.rows.weight, chunk, design.rows.labels)
         names = plan.law.names
         self.free = np.array([i for i, name in enumerate(names) if name not in plan.held], dtype=int)
         self.phi = np.array([plan.law.free(n, plan.held[n]) if n in plan.held else 0.0 for n in names])
@@ -136,15 +138,16 @@ class Climb:
         u, phi = self.split(vector)
         design, k = self.design, self.kernel.size
         beta = design.to_shifted @ u
-        if self.state is None:
-            self.state = self._start_state(beta, phi)
-        curves = partial(self.kernel.curves, rough=rough)
+        table = None
         if self.tabulated:
             reach = design.reach(beta)
             if reach > reach_of_table():
                 reach = float(np.abs(design.predictor(u)).max(initial=1.0))
             with double_precision():
-                curves = table_of(self.kernel, tuple(phi), reach) or curves
+                table = table_of(self.kernel, tuple(phi), reach)
+        if self.state is None and table is None:
+            self.state = self._start_state(beta, phi)
+        curves = table or partial(self.kernel.curves, rough=rough)
 
         def one_chunk(data: Any, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             with np.errstate(all="ignore"):  # Places too far out are told by values that are not finite.
@@ -153,8 +156,8 @@ class Climb:
         def add_up(data: Any, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
             matrix = design.shifted(data[0])
             m = data[1] + design.linear(matrix, beta)
-            parts = curves(m, tuple(phi), (data[2], data[3]), state)
-            value, slope, curve, state = (np.asarray(part) for part in parts)
+            *parts, state = curves(m, tuple(phi), (data[2], data[3]), state)
+            value, slope, curve = (np.asarray(part) for part in parts)
             counts = weight > 0
             slope, curve = (np.where(counts[:, None], a * weight[:, None], 0.0) for a in (slope, curve))
             sums = {
@@ -169,12 +172,15 @@ class Climb:
                 if k > 1
                 else np.zeros((len(beta), 0)),
             }
-            return sums, {"evidence": value, "state": state.astype(np.float32)}
+            return sums, {"evidence": value} | (
+                {} if state is None else {"state": np.asarray(state).astype(np.float32)}
+            )
 
         with double_precision():
-            sums, by_row = over_rows(one_chunk, self.rows, self.state, ready=self.rows.bucket in self.kernel.compiled)
+            ready = self.rows.bucket in self.kernel.compiled
+            sums, by_row = over_rows(one_chunk, self.rows, None if table else self.state, ready=ready)
         self.kernel.compiled.add(self.rows.bucket)
-        if np.all(np.isfinite(by_row["state"])):
+        if "state" in by_row and np.all(np.isfinite(by_row["state"])):
             self.state = by_row["state"]
         self.seen = (vector.copy(), by_row["evidence"])
         self.latest = self._assemble(u, phi, sums)
@@ -182,6 +188,8 @@ class Climb:
 
     def _start_state(self, beta: np.ndarray, phi: np.ndarray) -> np.ndarray:
         design, parts = self.design, []
+        if not self.kernel.can_be_rough:
+            return start_state(self.plan.law, design.y, design.trials, phi)
         for place in self.rows.places():  # by chunks, as everything by row takes memory
             matrix, offset, y, trials = (column[place] for column in design.rows.data)
             centre = offset + design.linear(design.shifted(matrix), beta)
