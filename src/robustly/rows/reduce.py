@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from robustly.memory import may_have_compiled
 from robustly.precision import double_precision
 from robustly.rows.arrays import Rows, pad
 
@@ -47,6 +48,8 @@ def over_rows(
                 by_row[name][place] = value
             return {name: np.asarray(value) for name, value in sums.items()}
 
+    if not ready:
+        may_have_compiled()
     # XLA spreads one chunk over the cores only in part; a chunk a thread keeps them busy. The first one compiles.
     alone = 0 if ready else 1
     if len(pieces) < 4 or THREADS == 1:
