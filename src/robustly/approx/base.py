@@ -1,6 +1,6 @@
 r"""How is a row's local value integrated out? The common shape of every answer.
 
-An :class:`Approximation` is a small frozen object. For one row it *settles* a state (usually the mode of the row's
+An :class:`Approximation` is a small frozen object. For one row it finds a state (usually the mode of the row's
 posterior, kept from pass to pass as a warm start), and from it gives the evidence :math:`\log p(x_i \mid \theta)`,
 weighted points of the posterior, and the expected log density that EM climbs. Most answers deal with one smooth
 function; discrete row latents are summed over around them, outside the integral.
@@ -17,8 +17,7 @@ import numpy as np
 from jax.scipy.special import logsumexp
 
 from robustly.approx.grid import fine_points
-from robustly.approx.moments import Moments
-from robustly.model.parameter_cut import Narrow
+from robustly.approx.moments import Finish, Moments, second_order
 from robustly.model.row import RowModel
 
 
@@ -29,6 +28,10 @@ class Approximation(ABC):
     """Whether the reported evidence is never above the true one (up to the accuracy of the arithmetic)."""
     is_exact: ClassVar[bool] = False
 
+    def describe(self) -> str:
+        """How a local is integrated, in words."""
+        return repr(self)
+
     def check(self, model: RowModel) -> None:  # noqa: B027
         """Raise a ModelError when this answer does not fit the model."""
 
@@ -36,30 +39,43 @@ class Approximation(ABC):
     def start(self, model: RowModel) -> np.ndarray:
         """The state of a row before the first pass."""
 
+    def start_at(self, model: RowModel, rows: Any, numbers: Any, count: int) -> np.ndarray:
+        """The states of so many rows before the first pass, nearer to what they will be where the model has a guess."""
+        one = self.start(model)
+        return np.broadcast_to(one, (count, *one.shape))
+
     @abstractmethod
-    def settle(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
-        """The state at the current parameters; no derivative passes through it."""
+    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+        """The state at the current parameters, searched for from the last one; no derivative passes through it."""
 
     @abstractmethod
     def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
         """log p(row), with exact first and second derivatives in `vector`."""
 
-    def is_fine(self, model: RowModel) -> bool:
-        """Whether :meth:`moments` can be had, and integrates so well that derivatives may take its points as fixed."""
+    def has_moments(self, model: RowModel) -> bool:
+        """Whether derivatives come as posterior moments at fixed points, so that one look at the points gives all."""
         return False
 
-    def moments(
-        self, model: RowModel, view: Narrow, theta: Any, scalars: Any, row: Any, z: Any, state: Any, rough: Any
-    ) -> Moments:
-        """Evidence and posterior moments of a row's derivatives in the `scalars` of ``view``; see :meth:`is_fine`.
+    def has_coarse_rule(self, model: RowModel) -> bool:
+        """Whether :meth:`moments` has fewer points to offer for a rough look."""
+        return self.has_moments(model)
 
-        Where `rough`, with fewer points.
+    def moments(
+        self, model: RowModel, finish: Finish, numbers: Any, row: Any, z: Any, state: Any, rough: Any
+    ) -> Moments:
+        """Evidence of a row, with its slope and curvature in the few `numbers` by which parameters enter it.
+
+        ``finish(u, numbers)`` is the log joint density. Where `rough`, a coarser rule will do. Without moments, numbers
+        are all that parameters are, and the evidence is differentiated.
         """
-        raise TypeError(f"{self!r} has no moments.")
+        if self.has_moments(model):
+            raise TypeError(f"{self!r} says that it has moments, and gives none.")
+        value, slope, curve = second_order(lambda *some: self.evidence(model, some, row, state), tuple(numbers))
+        return Moments(value, value, jnp.stack(slope), curve)
 
     @abstractmethod
     def anchor(self, model: RowModel, centre: Any, row: Any, state: Any) -> Any:
-        """What :meth:`evidence_around` needs of a row, settled at the parameters `centre`."""
+        """What :meth:`evidence_around` needs of a row, whose state was found at the parameters `centre`."""
 
     @abstractmethod
     def evidence_around(self, model: RowModel, vector: Any, row: Any, anchor: Any) -> Any:
@@ -88,11 +104,11 @@ class Enumerating(Approximation):
     def start(self, model: RowModel) -> np.ndarray:
         return np.zeros(self._stacked(model, (model.dim,)))
 
-    def settle(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
         theta = model.parameters.natural(vector)
         if model.latents is None:
-            return self._settle(model, theta, row, None, state)
-        return jax.vmap(lambda z, s: self._settle(model, theta, row, z, s))(jnp.asarray(model.latents), state)
+            return self._find_mode(model, theta, row, None, state)
+        return jax.vmap(lambda z, s: self._find_mode(model, theta, row, z, s))(jnp.asarray(model.latents), state)
 
     def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
         each = lambda z, s: self._evidence(model, vector, row, z, s)
@@ -132,7 +148,7 @@ class Enumerating(Approximation):
         return u, weight - logsumexp(weight)
 
     @abstractmethod
-    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any: ...
+    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any: ...
 
     @abstractmethod
     def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any: ...

@@ -29,20 +29,25 @@ class Exact(Enumerating):
     is_exact: ClassVar[bool] = True
 
     def check(self, model: RowModel) -> None:
-        if model.dim > 0 and model.conjugacy is None:
+        if model.dim > 0 and model.conjugacy is None and model.closed is None:
             raise ModelError(
                 "Exact() needs a likelihood that is linear in the prior's sufficient statistics, and this one is not. "
                 "Use Quadrature(21), or leave the approximation to the fit."
             )
 
+    def describe(self) -> str:
+        return "closed form"
+
     def start(self, model: RowModel) -> np.ndarray:
         return np.zeros(self._stacked(model, (0,)))
 
-    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         return state
 
     def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
         theta = model.parameters.natural(vector)
+        if model.closed is not None:
+            return model.closed(theta, row)
         if model.conjugacy is None:
             return model.log_density(None, theta, row, z)
         level_and_natural = model.conjugacy.tensor(theta, row, z)

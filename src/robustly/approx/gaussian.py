@@ -57,7 +57,7 @@ class GaussianVI(Enumerating):
         energy = jnp.sum(jnp.exp(jnp.asarray(rule[1])) * jax.vmap(joint)(self._around(q, dim, rule)))
         return energy + jnp.sum(q[dim : 2 * dim]) + 0.5 * dim * (LOG_2PI + 1.0)
 
-    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         joint = lambda u: model.log_joint(u, theta, row, z)
         return climb(lambda q: self._bound(joint, q, model.dim), state, self._size(model.dim))
 

@@ -74,7 +74,7 @@ ENDS = float(np.sqrt(2.0 * DEPTH))
 _MAX_SEARCH = 60
 
 
-def find_reach(joint: Density, mode: Any, start: Any, band: tuple[float, float] = (0.75, 1.35)) -> Any:
+def find_half_widths(joint: Density, mode: Any, start: Any, band: tuple[float, float] = (0.75, 1.35)) -> Any:
     """How far left and right of its mode a density falls by DEPTH: logarithms of two distances, searched from `start`.
 
     A rough answer will do (a fall of `band` times DEPTH), so a start from the last pass is usually the end.
@@ -150,7 +150,7 @@ def line_points(joint: Density, mode: Any, count: int) -> tuple[Any, Any]:
     """Fine points of a density on the line, given only its mode."""
     _, _, curve = look(joint, mode)
     half = -0.5 * jnp.log(jnp.where(-curve[0, 0] > 1e-12, -curve[0, 0], 1.0)) + np.log(ENDS)
-    reach = find_reach(joint, mode, jnp.stack([half, half]))
+    reach = find_half_widths(joint, mode, jnp.stack([half, half]))
     return level_points(joint, mode, curve[0, 0], reach, count)
 
 

@@ -26,7 +26,10 @@ from robustly.model.row import RowModel
 class Laplace(Enumerating):
     """A normal posterior at the mode, with the curvature there."""
 
-    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+    def describe(self) -> str:
+        return "Laplace's approximation"
+
+    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         return climb(lambda u: model.log_joint(u, theta, row, z), state, model.dim)
 
     def _factor(self, joint: Any, mode: Any, dim: int) -> small_cholesky.Factor:

@@ -148,7 +148,7 @@ class Factors:
     def is_proper(self, state: Any) -> Any:
         return jnp.all(jnp.stack([self.families[part].is_proper(law) for part, law in self._split(state).items()]))
 
-    def settled(self, state: Any) -> Any:
+    def at_rest(self, state: Any) -> Any:
         """The state at rest, searched for from `state` if that is one; no derivative passes through it."""
         still = self._held()
 
@@ -212,8 +212,8 @@ class MeanField(Approximation):
         padded = jnp.pad(each, [(0, 0)] * (each.ndim - 1) + [(1, 0)])
         return Factors((*families, Choice()), padded, begin)
 
-    def settle(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
-        return self.factors(model, vector, row).settled(state)
+    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+        return self.factors(model, vector, row).at_rest(state)
 
     def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
         # At rest the bound is flat in the state, so the state's first derivative is all that a second derivative needs.
@@ -225,7 +225,7 @@ class MeanField(Approximation):
 
     def evidence_around(self, model: RowModel, vector: Any, row: Any, anchor: Any) -> Any:
         factors = self.factors(model, vector, row)
-        return factors.bound(factors.following(factors.settled(anchor)))
+        return factors.bound(factors.following(factors.at_rest(anchor)))
 
     def expected(self, model: RowModel, vector: Any, at: Any, row: Any, state: Any) -> Any:
         means = lax.stop_gradient(self.factors(model, at, row).means(state))

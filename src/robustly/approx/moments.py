@@ -35,16 +35,30 @@ class Moments(NamedTuple):
     """E ∇²ℓ + Cov ∇ℓ, (k, k)"""
 
 
-Density = Callable[[Any, Sequence[Any]], Any]
+# (u, numbers) -> log joint density
+Finish = Callable[[Any, Sequence[Any]], Any]
+
+
+def second_order(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, list[Any], Any]:
+    """Value, slopes and curvature matrix of a function of a few scalars."""
+    size = len(args)
+
+    def along(i: int, g: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *a: jax.jvp(lambda t: g(*a[:i], t, *a[i + 1 :]), (a[i],), (jnp.ones_like(a[i]),))[1]
+
+    slopes = [along(i, f) for i in range(size)]
+    below = {(i, j): along(j, slopes[i])(*args) for i in range(size) for j in range(i + 1)}
+    curve = [[below[max(i, j), min(i, j)] for j in range(size)] for i in range(size)]
+    return f(*args), [slope(*args) for slope in slopes], jnp.stack([jnp.stack(line) for line in curve])
 
 
 def level_moments(
-    density: Density, scalars: Sequence[Any], mode: Any, reach: Any, count: Any, *, follow: bool
+    density: Finish, scalars: Sequence[Any], mode: Any, reach: Any, count: Any, *, follow: bool
 ) -> Moments:
     """Evidence and moments of ``density(u, scalars)`` on the line, by `count` points around a place near its mode.
 
     Args:
-        reach: how far it reaches, as :func:`~robustly.approx.grid.find_reach` tells.
+        reach: how far it reaches, as :func:`~robustly.approx.grid.find_half_widths` tells.
         follow: let points move along with the mode. Where the scalars move the likelihood against `u`, a row of much
             information has next to none of it about them, and if points stay behind that is a small difference of large
             numbers; where they move the prior alone, points may stay.
@@ -60,7 +74,7 @@ def level_moments(
     return _integrate(lambda u, s: density(u + moved(s), s), scalars, mode, top, count, place)
 
 
-def _integrate(density: Density, scalars: Sequence[Any], mode: Any, top: Any, count: Any, place: Any) -> Moments:
+def _integrate(density: Finish, scalars: Sequence[Any], mode: Any, top: Any, count: Any, place: Any) -> Moments:
     """Moments by `count` points that `place` puts on the line; `top` is the log density at the mode.
 
     A loop over the points, and every number a variable of its own: under ``vmap`` each step then works on plain vectors

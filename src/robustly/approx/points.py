@@ -20,9 +20,9 @@ class PointRule(Enumerating):
 
     @abstractmethod
     def _rule(self, joint: Any, mode: Any, dim: int, state: Any) -> tuple[Any, Any]:
-        """Points (m, dim) and log weights, density included, for a density with this mode and settled state."""
+        """Points (m, dim) and log weights, density included, for a density with this mode and state."""
 
-    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         return climb(lambda u: model.log_joint(u, theta, row, z), state, model.dim)
 
     def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:

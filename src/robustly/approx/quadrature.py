@@ -14,18 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly.approx.climb import climb, look
-from robustly.approx.grid import find_reach, hermite, level_points, normal_points
-from robustly.approx.moments import Moments, level_moments
+from robustly.approx.grid import ENDS, find_half_widths, hermite, level_points, normal_points
+from robustly.approx.moments import Finish, Moments, level_moments
 from robustly.approx.points import PointRule
 from robustly.errors import ModelError
 from robustly.model import small_cholesky
-from robustly.model.parameter_cut import Narrow
 from robustly.model.row import RowModel
 
 # Ends found this closely leave so little of the way they were searched for that fits agree to the ninth digit.
 NEAR = (0.9, 1.1)
 # Points around a place this near the mode (squared, in units of the curvature) do as well as around the mode.
 CLOSE = 1e-2
+# Fewer points than these have an integration error that derivatives at fixed points would show.
+MOMENT_NODES = 15
 # As many points tell evidences to a thousandth: enough to see the way from.
 ROUGH = 11
 
@@ -51,6 +52,9 @@ class Quadrature(PointRule):
                 f"in one dimension Quadrature takes 5 or more nodes; {self.nodes} came. One node is Laplace()."
             )
 
+    def describe(self) -> str:
+        return f"quadrature with {self.nodes} points a row"
+
     def coarser(self) -> Quadrature:
         # Every other point of a trapezoid rule: the error is that of the finer one's square root.
         return Quadrature(self.nodes // 2 + 1) if self.nodes >= 21 and self.nodes % 2 else self
@@ -63,12 +67,12 @@ class Quadrature(PointRule):
         extra = 2 if model.dim == 1 else 0
         return np.concatenate([super().start(model), np.full(self._stacked(model, (extra,)), np.log(6.0))], axis=-1)
 
-    def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         joint = lambda u: model.log_joint(u, theta, row, z)
         if model.dim > 1:
             return climb(joint, state[: model.dim], model.dim)
         mode = climb(joint, state[:1], 1, CLOSE)
-        return jnp.concatenate([mode, find_reach(joint, mode, state[1:], NEAR)])
+        return jnp.concatenate([mode, find_half_widths(joint, mode, state[1:], NEAR)])
 
     def _rule(self, joint: Any, mode: Any, dim: int, state: Any) -> tuple[Any, Any]:
         curve = look(joint, mode)[2]
@@ -76,14 +80,22 @@ class Quadrature(PointRule):
             return level_points(joint, mode, curve[0, 0], state[1:], self.nodes)
         return normal_points(joint, mode, small_cholesky.cholesky(-curve, dim), dim, hermite(self.nodes, dim))
 
-    def is_fine(self, model: RowModel) -> bool:
-        return model.dim == 1 and self.nodes >= 15
+    def start_at(self, model: RowModel, rows: Any, numbers: Any, count: int) -> np.ndarray:
+        if model.guess is None or model.dim != 1:
+            return super().start_at(model, rows, numbers, count)
+        mode, log_width = model.guess(rows, numbers)
+        log_half_width = np.log(6.0) if log_width is None else log_width + np.log(ENDS)
+        return np.stack(np.broadcast_arrays(mode, log_half_width, log_half_width), axis=-1).astype(np.float32)
+
+    def has_moments(self, model: RowModel) -> bool:
+        return model.dim == 1 and self.nodes >= MOMENT_NODES
 
     def moments(
-        self, model: RowModel, view: Narrow, theta: Any, scalars: Any, row: Any, z: Any, state: Any, rough: Any
+        self, model: RowModel, finish: Finish, numbers: Any, row: Any, z: Any, state: Any, rough: Any
     ) -> Moments:
-        finish = lambda u, s: view.finish(u, s, (row, z))
+        if not self.has_moments(model):
+            return super().moments(model, finish, numbers, row, z, state, rough)
         count = jnp.where(rough, min(ROUGH, self.nodes), self.nodes)
-        found = level_moments(finish, scalars, state[:1], state[1:], count, follow=True)
+        found = level_moments(finish, numbers, state[:1], state[1:], count, follow=model.points_follow)
         # Every other point of an even number of them is no rule of its own.
         return found if self.nodes % 2 else found._replace(coarse=found.evidence)

@@ -230,17 +230,17 @@ def fit_pair(pair: ConjugatePair, table: Table, method: str, hyperprior: Mapping
     below = -np.inf if classical is None else classical_value(classical, table)
     if classical is not None and classical.score <= 0:
         # The score test looks at small spreads only; a short climb from a wide prior asks about large ones.
-        explored = newton(objective, start, Stop(max_steps=10), walled=engine.parameters.walled)
+        explored = newton(objective, start, Stop(max_steps=10), constrained=engine.parameters.constrained)
         if not explored.value > below + noise(below):
             return boundary_fit(engine, table, classical, "", len(explored.history))
         start = explored.vector
     elif many:
         small = objective_of(engine, sample.rows, penalty)
-        begun = newton(small, start, Stop(), walled=engine.parameters.walled)
+        begun = newton(small, start, Stop(), constrained=engine.parameters.constrained)
         history = [{**entry, "rows": len(sample.weight)} for entry in begun.history]
         start = begun.vector if begun.outcome.converged else start
     if method == "direct":
-        optimum = newton(objective, start, Stop(), walled=engine.parameters.walled)
+        optimum = newton(objective, start, Stop(), constrained=engine.parameters.constrained)
     else:
         optimum = expectation_maximization(engine, table.rows, penalty, start)
     if optimum.outcome.kind == "bad_start":
@@ -297,7 +297,9 @@ def expectation_maximization(engine: Engine, rows: Rows, penalty: Penalty, start
             sums, _ = over_rows(engine.expected_curves, together, None, jnp.asarray(v))
             return penalty.add_to((sums["value"], sums["slope"], sums["curve"]), jnp.asarray(v))
 
-        return newton(objective, vector, Stop(rtol=1e-13, max_steps=50), walled=engine.parameters.walled).vector
+        return newton(
+            objective, vector, Stop(rtol=1e-13, max_steps=50), constrained=engine.parameters.constrained
+        ).vector
 
     def note(value: float, size: float) -> None:
         history.append({"pass": len(history) + 1, "value": value, "expected_gain": np.nan, "step": size})

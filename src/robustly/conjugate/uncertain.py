@@ -66,7 +66,7 @@ def components(source: PairSource) -> list[tuple[np.ndarray, float]]:
         if not len(rest):
             value, _, curve = objective(np.array([place]))
             return np.array([place]), curve, value + HYPERPRIOR * log_spread
-        found = newton(inner, near[1:], Stop(rtol=1e-6, max_steps=30), walled=parameters.walled[1:])
+        found = newton(inner, near[1:], Stop(rtol=1e-6, max_steps=30), constrained=parameters.constrained[1:])
         vector = np.concatenate([[place], found.vector])
         sign, log_det = np.linalg.slogdet(-found.curve)
         if sign <= 0 or not np.isfinite(found.value):

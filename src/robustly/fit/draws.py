@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly._runtime.precision import double_precision
-from robustly.errors import RobustlyError
-from robustly.fit.passes import Passes
-from robustly.rows.arrays import Rows, pad
+from robustly.errors import ModelError, RobustlyError
+from robustly.fit.passes import weighed
+from robustly.fit.problem import EvidenceProblem
+from robustly.rows.arrays import CHUNK, ArrayRows, pad
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +37,6 @@ class Draws(Mapping[str, np.ndarray]):
         return len(self.chains)
 
 
-# (centre, chunks of rows with their states, effort) -> log density of the vector
-Density = Callable[[Any, Any, int], Callable[[Any], Any]]
-
 # How much effort goes into a row's integral: half the points held at the estimate, all of them, or points found anew.
 ROUGH, HELD, ANEW = 0, 1, 2
 
@@ -46,117 +44,135 @@ ROUGH, HELD, ANEW = 0, 1, 2
 AGREEMENT = 0.02
 CHECKED_DRAWS = 6
 
-# Degrees of freedom of an independence chain's proposals, its first batch (and 16 more a dimension), proposals a kept draw, kept draws thrown away
-# at the start, and proposals evaluated at once. Where less than ENOUGH of the proposals count, NUTS draws instead.
+# Degrees of freedom of an independence chain's proposals, its first batch (and 16 more a dimension), proposals a kept draw,
+# kept draws thrown away at the start, and proposals evaluated at once. Where less than MIN_EFFICIENCY of the proposals
+# count, NUTS draws instead.
 TAILS = 8.0
 PILOT = 96
-EACH = 2
+THIN = 2
 BURN = 10
 BATCH = 128
-ENOUGH = 0.25
+MIN_EFFICIENCY = 0.25
+
+LogPrior = Callable[[Any], Any]
 
 
-def stack_chunks(rows: Rows, state: np.ndarray) -> Any:
+def stack_chunks(problem: EvidenceProblem) -> Any:
     """All rows with their states as chunks along a leading axis."""
-    chunks = [(data, weight, pad(np.asarray(state[place]), len(weight))) for place, data, weight in rows.chunks()]
-    return jax.tree.map(lambda *parts: jnp.stack([jnp.asarray(part) for part in parts]), *chunks)
+    rows = problem.rows
+    if not isinstance(rows, ArrayRows):
+        raise ModelError("posterior draws need rows in memory; draw from a fit to rows.sample(n, seed).")
+    if any(not isinstance(a, np.ndarray) for a in rows.data):
+        raise ModelError("posterior draws need a dense matrix of columns; give X.toarray() if it fits into memory.")
+    rows = rows.cut_into(min(rows.chunk, CHUNK))
+    states = rows.states(problem.slot)
+    if states is None:
+        states = np.broadcast_to(*_shaped(problem.parts[1].start(problem.parts[0]), len(rows)))
+    chunks = [(data, weight, pad(np.asarray(states[place]), len(weight))) for place, data, weight in rows.chunks()]
+    return jax.tree.map(lambda *parts: jnp.stack([jnp.asarray(part, dtype=_plain(part)) for part in parts]), *chunks)
 
 
-def log_posterior(passes: Passes, log_prior: Any, centre: Any, chunks: Any, effort: int) -> Any:
+def _shaped(one: np.ndarray, count: int) -> tuple[np.ndarray, tuple[int, ...]]:
+    return one, (count, *one.shape)
+
+
+def _plain(part: np.ndarray) -> Any:
+    return np.float64 if part.dtype.kind == "f" else part.dtype
+
+
+def log_posterior(problem: EvidenceProblem, log_prior: LogPrior, centre: Any, chunks: Any, effort: int) -> LogPrior:
     """The log density of the parameter vector given all rows, as a traceable function.
 
     With less than full `effort`, rows are integrated at the points that suit the estimate `centre`, half of them or all:
     a posterior is not much wider than its rows' own, so these points serve all of it at a fraction of the price.
     """
-    model, settle = passes.model, effort == ANEW
-    approx = passes.approx if effort > ROUGH or passes.model.dim != 1 else passes.approx.coarser()
-
+    model, full = problem.parts
+    approx = full if effort > ROUGH or model.dim != 1 else full.coarser()
     single = jax.tree.leaves(chunks)[0].shape[0] == 1
 
-    def settled_chunk(chunk: Any) -> Any:
+    def by_row(function: Any, vector: Any, data: Any, *more: Any) -> Any:
+        numbers, axes, row = problem.entering(vector, data)
+        return jax.vmap(function, (axes, 0, *(0 for _ in more)))(numbers, row, *more)
+
+    def prepare(chunk: Any) -> Any:
         data, weight, start = chunk
-        state = passes._settle(centre, data, start)
-        return data, weight, state, jax.vmap(lambda row, s: approx.anchor(model, centre, row, s))(data, state)
+        state = by_row(lambda n, row, s: full.find_mode(model, n, row, s), centre, data, start)
+        return data, weight, state, by_row(lambda n, row, s: approx.anchor(model, n, row, s), centre, data, state)
 
     first = jax.tree.map(lambda a: a[0], chunks)
-    prepared = jax.lax.stop_gradient(settled_chunk(first) if single else jax.lax.map(settled_chunk, chunks))
+    prepared = jax.lax.stop_gradient(prepare(first) if single else jax.lax.map(prepare, chunks))
 
     def log_density(vector: Any) -> Any:
         def one(chunk: Any) -> Any:
             data, weight, state, anchors = chunk
-            if settle:
-                state = passes._settle(jax.lax.stop_gradient(vector), data, state)
-                evidence = passes._evidences(vector, data, state)
+            if effort == ANEW:
+                held = jax.lax.stop_gradient(vector)
+                state = by_row(lambda n, row, s: full.find_mode(model, n, row, s), held, data, state)
+                state = jax.lax.stop_gradient(state)
+                evidence = by_row(lambda n, row, s: full.evidence(model, n, row, s), vector, data, state)
             else:
-                each = lambda row, anchor: approx.evidence_around(model, vector, row, anchor)
-                evidence = jax.vmap(each)(data, anchors)
-            return jnp.sum(jnp.where(weight > 0, weight * jnp.where(weight > 0, evidence, 0.0), 0.0))
+                evidence = by_row(lambda n, row, a: approx.evidence_around(model, n, row, a), vector, data, anchors)
+            return weighed(weight, evidence)
 
         total = one(prepared) if single else jnp.sum(jax.lax.map(one, prepared))
-        theta = model.parameters.natural(vector)
-        return total + model.log_hyperprior(theta) + log_prior(theta) + model.parameters.log_volume(vector)
+        return total + log_prior(vector)
 
     return log_density
 
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """What draws are wanted of: the rows, where their states are, the estimate and its covariance."""
+    """What draws are wanted of: a problem, the estimate and its covariance."""
 
-    density: Density
-    """``density(centre, chunks, effort)`` gives the log density of the vector as a traceable function."""
-    natural: Callable[[Any], dict[str, Any]]
-    """The vector as natural values by name, traceable."""
-    rows: Rows
-    state: np.ndarray
+    problem: EvidenceProblem
+    log_prior: LogPrior
+    """Of the vector, traceable: all that the log density holds beside the rows' evidences."""
     centre: np.ndarray
     covariance: np.ndarray
     compiled: dict[Any, Any]
     """Samplers that were compiled for this posterior."""
 
-    def draw(self, num_samples: int, num_warmup: int, num_chains: int, key: Any) -> Draws:
-        """Draws by an independence chain where the posterior is close enough to normal for it, otherwise by NUTS."""
+    def draw(self, num_samples: int, num_warmup: int, num_chains: int, key: Any) -> tuple[np.ndarray, int]:
+        """Vectors (chain, draw, entry), by an independence chain where the posterior is near normal, otherwise by NUTS."""
         scale = self.covariance if np.all(np.isfinite(self.covariance)) else np.eye(len(self.centre))
         ridge = 1e-12 * np.trace(scale) / max(len(self.centre), 1)
         half = np.linalg.cholesky(scale + ridge * np.eye(len(self.centre)))
         drawn: dict[str, Any] = {}
         with double_precision():
-            chunks = stack_chunks(self.rows, self.state)
+            chunks = stack_chunks(self.problem)
+            shape = jax.tree.leaves(chunks)[0].shape[:2]
             # As little effort as is good enough.
             for effort in (ROUGH, HELD, ANEW):
                 for sampler, options in (
                     (independence, (num_samples, num_chains)),
                     (nuts, (num_samples, num_chains, num_warmup)),
                 ):
-                    place = (sampler, len(self.rows), effort, *options)
+                    place = (sampler, shape, effort, *options)
                     if place not in self.compiled:
                         self.compiled[place] = jax.jit(partial(self._run, sampler, options, effort))
                     drawn = self.compiled[place](key, self.centre, half, chunks)
-                    if float(drawn["efficiency"]) > ENOUGH:
+                    if float(drawn["efficiency"]) > MIN_EFFICIENCY:
                         break
                 if float(drawn["gap"]) < AGREEMENT:
                     break
-        return Draws(
-            {name: np.asarray(value) for name, value in drawn["natural"].items()},
-            np.asarray(drawn["vectors"]),
-            int(drawn["divergences"]),
-        )
+        return np.asarray(drawn["vectors"]), int(drawn["divergences"])
 
     def _run(self, sampler: Any, options: Any, effort: int, key: Any, centre: Any, factor: Any, chunks: Any) -> Any:
-        log_density = self.density(centre, chunks, effort)
+        log_density = log_posterior(self.problem, self.log_prior, centre, chunks, effort)
         # Whitened by the estimate's covariance the posterior is close to a standard normal.
         white, more = sampler(lambda w: log_density(centre + factor @ w), len(self.centre), key, *options)
         vectors = centre + white @ factor.T
         apart = vectors.reshape(-1, len(self.centre))
         apart = apart[:: max(1, len(apart) // CHECKED_DRAWS)]
-        anew = log_density if effort == ANEW else self.density(centre, chunks, ANEW)
+        anew = log_density if effort == ANEW else log_posterior(self.problem, self.log_prior, centre, chunks, ANEW)
         gap = jax.lax.map(lambda v: anew(v) - log_density(v), apart)
-        return {
-            "vectors": vectors,
-            "natural": jax.vmap(jax.vmap(self.natural))(vectors),
-            "gap": jnp.max(jnp.abs(gap - gap[0])),
-            **more,
-        }
+        return {"vectors": vectors, "gap": jnp.max(jnp.abs(gap - gap[0])), **more}
+
+
+def regular_covariance(curve: np.ndarray) -> np.ndarray:
+    """The inverse of minus a curvature, kept finite where the curvature is flat or turned."""
+    values, vectors = np.linalg.eigh(-curve)
+    return (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
 
 
 def independence(log_density: Any, size: int, key: Any, num_samples: int, num_chains: int) -> tuple[Any, Any]:
@@ -181,12 +197,12 @@ def independence(log_density: Any, size: int, key: Any, num_samples: int, num_ch
     weight = jax.nn.softmax(evaluate(first) - log_first)
     mean = weight @ first
     spread = (weight[:, None] * (first - mean)).T @ (first - mean)
-    worth = 1.0 / jnp.sum(weight**2)
-    spread = (worth * spread + 2.0 * size * jnp.eye(size)) / (worth + 2.0 * size)
+    effective = 1.0 / jnp.sum(weight**2)
+    spread = (effective * spread + 2.0 * size * jnp.eye(size)) / (effective + 2.0 * size)
 
     propose_key, key = jax.random.split(key)
     factor = jnp.linalg.cholesky(spread)
-    count = EACH * (num_samples + BURN)
+    count = THIN * (num_samples + BURN)
     points, log_points = propose(propose_key, (num_chains, count), mean, factor)
     log_weight = evaluate(points.reshape(-1, size)).reshape(num_chains, count) - log_points
     log_weight = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight)
@@ -204,7 +220,7 @@ def independence(log_density: Any, size: int, key: Any, num_samples: int, num_ch
         return jax.lax.scan(step, (jnp.zeros((), dtype=int), log_weights[0]), steps)[1]
 
     kept, moved = jax.vmap(chain)(log_weight, log_u)
-    kept = kept[:, EACH * BURN :: EACH]
+    kept = kept[:, THIN * BURN :: THIN]
     share = jax.nn.softmax(log_weight.reshape(-1))
     white = jnp.take_along_axis(points, kept[:, :, None], axis=1)
     efficiency = jnp.minimum(1.0 / jnp.sum(share**2) / share.size, jnp.mean(moved))

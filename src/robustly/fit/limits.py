@@ -7,17 +7,12 @@ with :math:`g_i, H_i` the slope and curvature of row i's log likelihood in a com
 
 from __future__ import annotations
 
-from typing import Any
-
-import jax
-import jax.numpy as jnp
 import numpy as np
 
+from robustly._runtime.precision import double_precision
 from robustly.errors import names
 from robustly.fit.outcome import Outcome
-from robustly.fit.passes import Passes
-from robustly.rows.arrays import Rows
-from robustly.rows.store import over_rows
+from robustly.fit.problem import RowProblem
 
 # Steps in a row that make a run.
 STRIDES = 4
@@ -26,8 +21,8 @@ STRIDES = 4
 class RunawayWatch:
     """Ends a climb in which a constrained parameter runs off by steady steps while little is gained by it."""
 
-    def __init__(self, walled: np.ndarray, labels: list[str], little: float) -> None:
-        self.walled, self.labels, self.little = walled, labels, little
+    def __init__(self, constrained: np.ndarray, labels: list[str], little: float) -> None:
+        self.constrained, self.labels, self.little = constrained, labels, little
         self.seen: list[np.ndarray] = []
 
     def __call__(self, vector: np.ndarray, gain: float) -> Outcome | None:
@@ -40,38 +35,21 @@ class RunawayWatch:
             f"{which} runs to the end of its range, and the evidence changes by less than {self.little:.0e} on the way: "
             "take the estimate as that limit."
         )
-        return Outcome("limit", text, len(self.seen))
+        return Outcome("end", text, len(self.seen))
 
     @property
     def running(self) -> np.ndarray:
         """Which entries keep moving one way without slowing down, as an ordinary convergence would."""
         if len(self.seen) <= STRIDES:
-            return np.zeros_like(self.walled)
+            return np.zeros_like(self.constrained)
         steps = np.diff(np.stack(self.seen[-STRIDES - 1 :]), axis=0)
         steady = (np.abs(steps) > 0.2).all(axis=0) & (np.abs(np.sign(steps).sum(axis=0)) == STRIDES)
-        return self.walled & steady & (np.abs(steps[-1]) > 0.5 * np.abs(steps[0]))
+        return self.constrained & steady & (np.abs(steps[-1]) > 0.5 * np.abs(steps[0]))
 
 
-def heterogeneity(passes: Passes, rows: Rows, vector: np.ndarray, state: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """The score matrix of the variance of a common value, whose entries of the vector are `place`."""
-    where = jnp.asarray(place)
-
-    def chunk(x: Any, data: Any, weight: Any, start: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        settled = passes._settle(x, data, start)
-
-        def one(row: Any, s: Any) -> Any:
-            def at(common: Any) -> Any:
-                moved = x.at[where].set(common)
-                return passes.approx.evidence(passes.model, moved, row, s)
-
-            slope = jax.grad(at)(x[where])
-            return 0.5 * (jnp.outer(slope, slope) + jax.hessian(at)(x[where]))
-
-        each = jax.vmap(one)(data, settled)
-        return {
-            "score": jnp.einsum("n,nij->ij", weight, each),
-            "size": jnp.einsum("n,nij->ij", weight, jnp.abs(each)),
-        }, {}
-
-    sums, _ = over_rows(jax.jit(chunk), rows, state, jnp.asarray(vector))
+def heterogeneity(problem: RowProblem, vector: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """The score matrix of the variance of a common value, whose entries of the vector are `place`; 1 in size at most."""
+    with double_precision():
+        score_pass = problem.passes.variance_scores(tuple(int(i) for i in place))
+        sums = problem.rows.map(score_pass, vector, keep=problem.slot).sums
     return sums["score"] / np.maximum(np.abs(sums["size"]).max(), 1e-300)

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from scipy.linalg import lapack
 
+from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 
-# vector -> (value, slope, curvature)
-Objective = Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]]
-# vector -> (value, slope)
 # (vector, expected gain) -> why to stop, or None to go on
-Slopes = Callable[[np.ndarray], tuple[float, np.ndarray]]
 Watch = Callable[[np.ndarray, float], Outcome | None]
+Report = Callable[[dict[str, Any]], None]
 
 # A step on a log scale at most doubles or halves a parameter; beyond that the quadratic picture is not to be trusted.
 LEAP = 0.7
@@ -29,11 +26,11 @@ SHY = 0.6  # where it has no top at all
 
 # Once this share of the gain that ends a climb is left, a last step would move no estimate by as much as 1e-4 of its
 # standard error, and for most problems by far less.
-SETTLED = 1e-5
+NEGLIGIBLE = 1e-5
 
-# A last step this small (in shares of the gain that ends a climb) is taken unseen if, at the pace of the steps before, it
-# leaves nothing: a pass that would tell what is known.
-UNSEEN = 10.0
+# The final Newton step is accepted without re-evaluating when it is this small (in shares of the gain that ends a climb)
+# and, at the pace of the steps before, the gain remaining after it is below the tolerance.
+ACCEPTED = 10.0
 
 # With more than this to gain, in units of the square root of the objective, the next look is far from the last: of n rows,
 # a step that promises much less than √n nats leaves less than one.
@@ -53,151 +50,214 @@ RISING = 1e-3
 FAR = 10.0
 
 
-@dataclass(frozen=True)
-class Optimum:
-    """Where a climb ended."""
+class Function(Problem):
+    """A function of a vector that gives its value, slope and curvature, as a problem."""
 
-    vector: np.ndarray
-    value: float
-    slope: np.ndarray
-    curve: np.ndarray
-    history: list[dict[str, Any]] = field(repr=False)
-    outcome: Outcome
-    before: np.ndarray | None = None
-    """Where the objective was last looked at, if that was not here but one negligible step before."""
+    def __init__(
+        self,
+        function: Callable[[np.ndarray], tuple[float, np.ndarray, np.ndarray]],
+        constrained: np.ndarray | None = None,
+    ) -> None:
+        self.function, self.constrained = function, constrained  # type: ignore[assignment]
 
-    @property
-    def seen(self) -> np.ndarray:
-        return self.vector if self.before is None else self.before
+    def look(self, vector: np.ndarray, effort: Effort = Effort.FULL) -> Look:
+        return Look(*self.function(vector))
 
 
-def newton(
-    objective: Objective,
+def maximize(
+    problem: Problem,
     start: np.ndarray,
     stop: Stop = Stop(),  # noqa: B008
     *,
-    rough: Objective | None = None,
-    slopes: Slopes | None = None,
-    walled: np.ndarray | None = None,
     watch: Watch | None = None,
-    report: Callable[[dict[str, Any]], None] | None = None,
+    report: Report | None = None,
 ) -> Optimum:
-    """Maximise `objective` from `start`.
+    """Maximise a problem's objective from `start`.
+
+    Non-finite values mark places to keep away from. Where the problem has a coarser rule to offer it is used while the top
+    is far off; where slopes alone are cheaper, the curvature is carried along by secant updates while steps converge fast.
+    Where the climb ends all is looked at in full.
 
     Args:
-        objective: gives value, slope and curvature; non-finite values mark places to keep away from.
-        stop: tolerance and step limit.
-        rough: gives the same less exactly, where that is cheaper; looked at while the top is far off.
-        slopes: gives value and slope alone, where that is cheaper. While steps converge fast the curvature is then carried
-            along by secant updates instead of computed anew; where the climb ends it is always computed.
-        walled: entries on a log-like scale, whose steps are capped.
         watch: called after every step with the vector and the gain still expected; an outcome ends the climb.
         report: called with every history entry, for progress bars.
     """
-    began = time.perf_counter()
-    history: list[dict[str, Any]] = []
+    newton = Newton(problem, start, stop, watch, report)
+    while newton.optimum is None:
+        newton.step()
+    return newton.optimum
 
-    def note(value: float, gain: float, size: float) -> None:
+
+class Newton:
+    """A climb under way: :meth:`step` until there is an `optimum`."""
+
+    def __init__(
+        self, problem: Problem, start: np.ndarray, stop: Stop, watch: Watch | None = None, report: Report | None = None
+    ) -> None:
+        self.problem, self.stop, self.watch, self.report = problem, stop, watch, report
+        self.began = time.perf_counter()
+        self.history: list[dict[str, Any]] = []
+        self.optimum: Optimum | None = None
+        self.steps = 0
+        self.x = np.array(start, dtype=float)
+        # Whether looks are rough, the value is one of those made in full, the curvature is the objective's own, and the
+        # last step went as well as Newton's should.
+        self.far = problem.cheaper is Effort.ROUGH
+        self.measured = self.exact = True
+        self.fast = False
+        self._here(self._look(self.x, problem.cheaper if self.far else Effort.FULL))
+        if not np.isfinite(self.value) or not np.all(np.isfinite(self.slope)):
+            self._note(self.value, np.nan, 0.0)
+            self._end(Outcome("bad_start", "the start has no finite evidence."), looked=True)
+            return
+        self._aim()
+        self._note(self.value, self.gain, 0.0)
+
+    @property
+    def _target(self) -> float:
+        """The gain below which a climb ends."""
+        return self.stop.rtol * max(1.0, 1e-3 * abs(self.value))
+
+    def _look(self, x: np.ndarray, effort: Effort) -> Look:
+        return self.problem.look(x, effort)
+
+    def _here(self, look: Look) -> None:
+        self.value, self.slope = look.value, look.slope
+        if look.curve is not None:
+            self.curve = look.curve
+
+    def _aim(self) -> None:
+        self.ahead = ascent(self.slope, self.curve, self.problem.constrained)
+        self.gain = 0.5 * float(self.slope @ self.ahead)
+
+    def _note(self, value: float, gain: float, size: float) -> None:
         entry = {
-            "pass": len(history) + 1,
+            "pass": len(self.history) + 1,
             "value": value,
             "expected_gain": gain,
             "step": size,
-            "seconds": time.perf_counter() - began,
+            "seconds": time.perf_counter() - self.began,
         }
-        history.append(entry)
-        if report is not None:
-            report(entry)
+        self.history.append(entry)
+        if self.report is not None:
+            self.report(entry)
 
-    x = np.array(start, dtype=float)
-    far = rough is not None
-    at_first = objective if rough is None else rough
-    value, slope, curve = at_first(x)
-    if not np.isfinite(value) or not np.all(np.isfinite(slope)):
-        note(value, np.nan, 0.0)
-        return Optimum(x, value, slope, curve, history, Outcome("bad_start", "the start has no finite evidence."))
-    step = ascent(slope, curve, walled)
-    gain = 0.5 * float(slope @ step)
-    note(value, gain, 0.0)
-    fast = False
-    exact = measured = True
+    def _end(self, outcome: Outcome, looked: bool = False) -> None:
+        if not looked and (self.far or not self.exact):
+            look = self._look(self.x, Effort.FULL)
+            self.curve = look.curve  # type: ignore[assignment]
+            if self.far:
+                self._here(look)
+        self.optimum = Optimum(self.x, self.value, self.slope, self.curve, self.history, outcome)
 
-    def end(outcome: Outcome) -> Optimum:
-        at = objective(x) if far else (value, slope, curve if exact else objective(x)[2])
-        return Optimum(x, *at, history, outcome)
+    def _converged(self) -> Outcome:
+        passes = len(self.history)
+        return Outcome("converged", f"the evidence is at its top after {passes} passes.", passes)
 
-    def leaves_saddle() -> bool:
+    def step(self) -> None:
+        """Look one step ahead, and go there if it is higher."""
+        if self.steps >= self.stop.max_steps:
+            text = (
+                f"{self.stop.max_steps} steps were not enough; the last one moved the parameters by "
+                f"{self.history[-1]['step']:.1e} and a gain of {self.gain:.1e} was still expected. Raise max_steps, or fix "
+                "a parameter."
+            )
+            self._end(Outcome("max_steps", text, len(self.history)))
+            return
+        self.steps += 1
+        if self.far and self.gain <= FAR_OFF * np.sqrt(max(1.0, abs(self.value))):
+            # What was seen roughly is a rough measure of what is seen well.
+            self.far, self.measured, self.value = False, False, self.value - self.gain - 1.0
+        target, last = self._target, self.gain <= self._target
+        effort = Effort.ROUGH if self.far else Effort.FULL
+        if self.problem.cheaper is Effort.SLOPE and self.fast and not last:
+            effort = Effort.SLOPE
+        tried = self._advance(self.ahead, effort, final=last)
+        if tried is None:
+            self._no_way_up(last)
+            return
+        x, look, length = tried
+        self.measured, self.exact = True, look.curve is not None
+        if not self.exact:
+            self.curve = secant(self.curve, x - self.x, look.slope - self.slope)
+        self.x = x
+        self._here(look)
+        before = self.gain
+        self._aim()
+        gain = self.history[-1]["expected_gain"] = self.gain
+        # Accept the final Newton step without re-evaluating when the predicted remaining gain is below the tolerance.
+        sure = (
+            self.exact and length == 1.0 and gain <= ACCEPTED * target and gain * gain <= NEGLIGIBLE * target * before
+        )
+        if sure or (last and gain <= max(target, 1e-3 * before)) or gain <= NEGLIGIBLE * target:
+            if self._leaves_saddle():
+                return
+            if not sure:
+                self._end(self._converged())
+                return
+            slope = self.slope + self.curve @ self.ahead
+            self.optimum = Optimum(
+                x + self.ahead, self.value + gain, slope, self.curve, self.history, self._converged(), before=x
+            )
+            return
+        self.fast = length == 1.0 and gain < FAST * before
+        ended = None if self.watch is None else self.watch(x, gain)
+        if ended is not None:
+            self._end(ended)
+
+    def _no_way_up(self, last: bool) -> None:
+        """No shorter step helped: look again in full where that was not done, else this is the top, or a stall."""
+        if self.far or not self.measured or not (self.exact or last):
+            self.far, self.measured, self.exact, self.fast = False, True, True, False
+            self._here(self._look(self.x, Effort.FULL))
+            self._aim()
+            return
+        noise = 1e-11 * max(1.0, abs(self.value))
+        if last or self.gain < max(1e-6, noise):
+            if not self._leaves_saddle():
+                self._end(self._converged())
+            return
+        text = (
+            f"no step from here raises the objective, though a gain of {self.gain:.1e} is expected. "
+            "Look at the data for extreme values, or give other start values."
+        )
+        self._end(Outcome("stalled", text, len(self.history)))
+
+    def _leaves_saddle(self) -> bool:
         """Step off a place that has no slope but curves upwards; False at a top."""
-        nonlocal x, value, slope, curve, exact, fast, step, gain
-        if not exact:
-            curve, exact = objective(x)[2], True
-        rise = upward(curve, walled)
+        if not self.exact:
+            self.curve, self.exact = self._look(self.x, Effort.FULL).curve, True  # type: ignore[assignment]
+        rise = upward(self.curve, self.problem.constrained)
         if rise is None:
             return False
-        tried = _advance(objective, x, value, slope, rise, note, final=False)
-        if tried is None or tried[1] <= value + target:
-            objective(x)  # objectives carry along what they last looked at
+        tried = self._advance(rise, Effort.FULL, final=False)
+        if tried is None or tried[1].value <= self.value + self._target:
+            self._look(self.x, Effort.FULL)  # problems carry along what they last looked at
             return False
-        x, value, slope, curve, _ = tried
-        step, fast = ascent(slope, curve, walled), False
-        gain = 0.5 * float(slope @ step)
+        self.x = tried[0]
+        self._here(tried[1])
+        self.fast = False
+        self._aim()
         return True
 
-    for _ in range(stop.max_steps):
-        target = stop.rtol * max(1.0, 1e-3 * abs(value))
-        if far and gain <= FAR_OFF * np.sqrt(max(1.0, abs(value))):
-            # What was seen roughly is a rough measure of what is seen well.
-            far, value = False, value - gain - 1.0
-            measured = False
-        last = gain <= target
-        look = objective if slopes is None or last or not fast else _without_curvature(slopes)
-        tried = _advance(rough if far else look, x, value, slope, step, note, final=last)
-        if tried is None:
-            if far or not measured or not (exact or last):
-                far, measured, exact, fast = False, True, True, False
-                value, slope, curve = objective(x)
-                step = ascent(slope, curve, walled)
-                gain = 0.5 * float(slope @ step)
-                continue
-            noise = 1e-11 * max(1.0, abs(value))
-            if last or gain < max(1e-6, noise):
-                if leaves_saddle():
-                    continue
-                return end(_converged(history))
-            text = (
-                f"no step from here raises the objective, though a gain of {gain:.1e} is expected. "
-                "Look at the data for extreme values, or give other start values."
-            )
-            return end(Outcome("stalled", text, len(history)))
-        ahead, value, slope_ahead, curve_ahead, length = tried
-        measured = True
-        exact = curve_ahead is not None
-        curve = curve_ahead if exact else secant(curve, ahead - x, slope_ahead - slope)
-        x, slope = ahead, slope_ahead
-        step = ascent(slope, curve, walled)
-        before, gain = gain, 0.5 * float(slope @ step)
-        history[-1]["expected_gain"] = gain
-        sure = exact and length == 1.0 and gain <= UNSEEN * target and gain * gain <= SETTLED * target * before
-        if sure or (last and gain <= max(target, 1e-3 * before)) or gain <= SETTLED * target:
-            if leaves_saddle():
-                continue
-            if not sure:
-                return end(_converged(history))
-            top = _converged(history)
-            return Optimum(x + step, value + gain, slope + curve @ step, curve, history, top, before=x)
-        fast = length == 1.0 and gain < FAST * before
-        ended = watch(x, gain) if watch is not None else None
-        if ended is not None:
-            return end(ended)
-    text = (
-        f"{stop.max_steps} steps were not enough; the last one moved the parameters by {history[-1]['step']:.1e} and a "
-        f"gain of {gain:.1e} was still expected. Raise max_steps, or fix a parameter."
-    )
-    return end(Outcome("max_steps", text, len(history)))
-
-
-def _without_curvature(slopes: Slopes) -> Callable[[np.ndarray], tuple[float, np.ndarray, None]]:
-    return lambda x: (*slopes(x), None)
+    def _advance(self, step: np.ndarray, effort: Effort, *, final: bool) -> tuple[np.ndarray, Look, float] | None:
+        """Try a step, then shorter ones; None when none helps."""
+        noise = 1e-13 * max(1.0, abs(self.value))
+        expected = float(self.slope @ step)
+        length, tries = 1.0, 1 if final else SHORTENINGS
+        while tries > 0 and length > SHORTEST:
+            ahead = self.x + length * step
+            look = self._look(ahead, effort)
+            self._note(look.value, np.nan, float(np.max(np.abs(length * step), initial=0.0)))
+            finite = np.isfinite(look.value) and np.all(np.isfinite(look.slope))
+            finite = finite and (look.curve is None or np.all(np.isfinite(look.curve)))
+            if finite and look.value >= self.value + 1e-4 * length * expected - noise:
+                return ahead, look, length
+            length *= 0.3
+            # A step that fell off a cliff is no try: counts of e³⁵ beside zeros make first steps of 1e9 where 1 would do.
+            if final or (finite and look.value > self.value - CLIFF * expected):
+                tries -= 1
+        return None
 
 
 def secant(curve: np.ndarray, moved: np.ndarray, change: np.ndarray) -> np.ndarray:
@@ -209,16 +269,16 @@ def secant(curve: np.ndarray, moved: np.ndarray, change: np.ndarray) -> np.ndarr
     return curve - np.outer(bent, bent) / fits + np.outer(along, along) / was
 
 
-def ascent(slope: np.ndarray, curve: np.ndarray, walled: np.ndarray | None) -> np.ndarray:
+def ascent(slope: np.ndarray, curve: np.ndarray, constrained: np.ndarray | None) -> np.ndarray:
     """A Newton step; directions of wrong or no curvature are climbed as if they had it, steps on log scales are capped."""
     if slope.size == 0:
         return slope
     unit, matrix = _in_units(curve)
     step, leap = _solve(matrix, unit * slope)
-    return _capped(unit * step, walled, leap)
+    return _capped(unit * step, constrained, leap)
 
 
-def upward(curve: np.ndarray, walled: np.ndarray | None) -> np.ndarray | None:
+def upward(curve: np.ndarray, constrained: np.ndarray | None) -> np.ndarray | None:
     """A step of half a nat along the direction that curves upwards most; None where none does, or only from afar."""
     if curve.size == 0:
         return None
@@ -227,7 +287,7 @@ def upward(curve: np.ndarray, walled: np.ndarray | None) -> np.ndarray | None:
     if values[0] > -RISING:
         return None
     step = unit * vectors[:, 0] / np.sqrt(-values[0])
-    return _capped(step, walled, LEAP) if np.max(np.abs(step)) <= FAR else None
+    return _capped(step, constrained, LEAP) if np.max(np.abs(step)) <= FAR else None
 
 
 def _in_units(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -250,30 +310,6 @@ def _solve(matrix: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
     return vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), 1e-12)), SHY
 
 
-def _capped(step: np.ndarray, walled: np.ndarray | None, leap: float) -> np.ndarray:
-    longest = float(np.max(np.abs(step[walled]), initial=0.0)) if walled is not None else 0.0
+def _capped(step: np.ndarray, constrained: np.ndarray | None, leap: float) -> np.ndarray:
+    longest = float(np.max(np.abs(step[constrained]), initial=0.0)) if constrained is not None else 0.0
     return step * (leap / longest) if longest > leap else step
-
-
-def _advance(look, x, value, slope, step, note, *, final):  # type: ignore[no-untyped-def]
-    """Try the step, then shorter ones; None when none helps."""
-    noise = 1e-13 * max(1.0, abs(value))
-    expected = float(slope @ step)
-    length, tries = 1.0, 1 if final else SHORTENINGS
-    while tries > 0 and length > SHORTEST:
-        ahead = x + length * step
-        there, slope_there, curve_there = look(ahead)
-        note(there, np.nan, float(np.max(np.abs(length * step), initial=0.0)))
-        finite = np.isfinite(there) and np.all(np.isfinite(slope_there))
-        finite = finite and (curve_there is None or np.all(np.isfinite(curve_there)))
-        if finite and there >= value + 1e-4 * length * expected - noise:
-            return ahead, there, slope_there, curve_there, length
-        length *= 0.3
-        # A step that fell off a cliff is no try: counts of e³⁵ beside zeros make first steps of 1e9 where 1 would do.
-        if final or (finite and there > value - CLIFF * expected):
-            tries -= 1
-    return None
-
-
-def _converged(history: list[dict[str, Any]]) -> Outcome:
-    return Outcome("converged", f"the evidence is at its top after {len(history)} passes.", len(history))

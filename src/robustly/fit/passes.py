@@ -1,7 +1,14 @@
-"""One pass over the rows: evidences, and their sums, slopes and curvatures, for any row model and approximation."""
+"""One pass over the rows: evidences, and their sums, slopes and curvatures, for any row model and approximation.
+
+Parameters reach a row in one of two ways. Of a traced program a whole chunk is compiled as one function of the parameter
+vector; the few numbers by which parameters enter a row are found by a cut through the program. A model that states its
+:class:`~robustly.model.row.View` (a regression's linear predictor) has its numbers computed, and its derivatives carried
+back to the vector, by plain linear algebra, and only what happens within rows is compiled.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
@@ -11,16 +18,28 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
 
+from robustly._runtime.compiled import one_thread
 from robustly._runtime.precision import double_precision
 from robustly.approx.base import Approximation
-from robustly.approx.moments import Moments
-from robustly.model.parameter_cut import Narrow, narrow
-from robustly.model.row import RowModel
-from robustly.rows.arrays import Rows
-from robustly.rows.store import over_rows
+from robustly.approx.moments import Moments, second_order
+from robustly.model.parameter_cut import Cut, cut
+from robustly.model.row import RowModel, View
+from robustly.rows.store import ByUnit, Data, Rows, Sums
 
 # Moments of more numbers than these take longer to compile than the pass that differentiates the whole.
 FEW_NUMBERS = 12
+
+Chunk = tuple[Sums, ByUnit, Any]
+
+
+class ChunkPass:
+    """A pass that begins with the approximation's start where rows have no state yet."""
+
+    def __init__(self, run: Callable[..., Chunk], begin: Callable[[Any, Data, int], Any]) -> None:
+        self.run, self.begin = run, begin
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+        return self.run(theta, data, weight, self.begin(theta, data, len(weight)) if state is None else state)
 
 
 class Passes:
@@ -31,63 +50,70 @@ class Passes:
         self.model = model
         self.approx = approx
         _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
-        self._chosen: tuple[Any, bool] | None = None
-        self._compiled: set[int] = set()  # sizes of chunks that it has been through
-        self.values = one_thread(self._values)
-        self.scores = one_thread(self._scores)
-        self.posteriors = one_thread(self._posteriors)
-        self.expected_curves = one_thread(partial(self._beside_prior, self._expected_curves))
+        self._chosen: tuple[ChunkPass, bool] | None = None
+        self._variance_scores: dict[tuple[int, ...], ChunkPass] = {}
+        self.values = self._compiled(self._values)
+        self.scores = self._compiled(self._scores)
+        self.posteriors = self._compiled(self._posteriors)
+        self.expected_curves = self._compiled(partial(self._beside_prior, self._expected_curves))
         self.log_hyperprior = jax.jit(self._log_hyperprior)
 
-    def is_fine(self, rows: Rows) -> bool:
-        """Whether slopes and curvatures come from posterior moments, which takes few numbers and a fine approximation."""
-        return self._curves_of(rows)[1]
+    def _compiled(self, function: Callable[..., Chunk]) -> ChunkPass:
+        return ChunkPass(one_thread(function), lambda theta, data, count: self.begin(count))
 
-    def _curves_of(self, rows: Rows) -> tuple[Any, bool]:
-        """The compiled pass for slopes and curvatures, chosen when the first row is seen, and whether it is by moments."""
+    def begin(self, count: int) -> np.ndarray:
+        """The states of so many rows before the first pass."""
+        one = self.approx.start(self.model)
+        return np.broadcast_to(one, (count, *one.shape))
+
+    # ------------------------------------------------------------------ value, slope and curvature
+
+    def curves(self, rows: Rows) -> tuple[ChunkPass, bool]:
+        """The pass for slopes and curvatures, and whether they come from posterior moments.
+
+        That takes few numbers and an approximation that has moments, and is decided when the first row is seen. Passes by
+        moments can take a coarser rule, the others can leave out the curvature: their theta is (vector, flag) for it.
+        """
         if self._chosen is None:
-            fine = self.approx.is_fine(self.model)
-            if fine and self.model.parameters.size > FEW_NUMBERS:
+            by_moments = self.approx.has_moments(self.model)
+            if by_moments and self.model.parameters.size > FEW_NUMBERS:
                 with double_precision():
-                    first = tuple(jnp.asarray(a[0]) for a in rows.data)
-                    fine = self._view(jnp.asarray(self.model.parameters.start), first).size <= FEW_NUMBERS
-            self._chosen = one_thread(partial(self._beside_prior, self._fine_curves if fine else self._curves)), fine
+                    first = tuple(jnp.asarray(a[0]) for a in rows.sample(1, 0).data)
+                    by_moments = self._cut(jnp.asarray(self.model.parameters.start), first).size <= FEW_NUMBERS
+            chosen = self._curves_by_moments if by_moments else self._curves
+            self._chosen = self._compiled(partial(self._beside_prior, chosen)), by_moments
         return self._chosen
 
-    def _view(self, vector: Any, first: Any) -> Narrow:
+    def _cut(self, vector: Any, first: Any) -> Cut:
         """The few numbers by which parameters enter a row like this one."""
         model = self.model
         z = jnp.zeros(()) if model.latents is None else jnp.asarray(model.latents)[0]
         label = lambda z: None if model.latents is None else z
         joint = lambda u, v, row: model.log_joint(u, model.parameters.natural(v), row[0], label(row[1]))
-        return narrow(joint, jnp.zeros(model.dim), vector, (first, z))
+        return cut(joint, jnp.zeros(model.dim), vector, (first, z))
 
-    def begin(self, rows: Rows) -> np.ndarray:
-        """The state of every row before the first pass."""
-        one = self.approx.start(self.model)
-        return np.broadcast_to(one, (len(rows), *one.shape))
+    def find_modes(self, vector: Any, data: Any, state: Any) -> Any:
+        """The rows' states at a vector."""
+        find = lambda row, s: self.approx.find_mode(self.model, vector, row, s)
+        return jax.lax.stop_gradient(jax.vmap(find)(data, state))
 
-    def _settle(self, vector: Any, data: Any, state: Any) -> Any:
-        settle = lambda row, s: self.approx.settle(self.model, vector, row, s)
-        return jax.lax.stop_gradient(jax.vmap(settle)(data, state))
-
-    def _evidences(self, vector: Any, data: Any, state: Any) -> Any:
+    def evidences(self, vector: Any, data: Any, state: Any) -> Any:
+        """The rows' evidences, given their states."""
         return jax.vmap(lambda row, s: self.approx.evidence(self.model, vector, row, s))(data, state)
 
-    def _values(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        state = self._settle(vector, data, state)
-        evidence = self._evidences(vector, data, state)
-        return {"value": _weigh(weight, evidence)}, {"evidence": evidence, "state": state}
+    def _values(self, vector: Any, data: Any, weight: Any, state: Any) -> Chunk:
+        state = self.find_modes(vector, data, state)
+        evidence = self.evidences(vector, data, state)
+        return {"value": weighed(weight, evidence)}, {"evidence": evidence}, state
 
-    def _curves(
-        self, vector: Any, curved: Any, data: Any, weight: Any, state: Any
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Evidence, slope and, where `curved`, curvature: one compiled pass for both, as compiling takes longer than running."""
-        state = self._settle(vector, data, state)
+    def _curves(self, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
+        """Evidence, slope and, where asked for, curvature: one compiled pass for both, as compiling takes longer."""
+        vector, curved = theta
+        state = self.find_modes(vector, data, state)
 
         def total(v: Any) -> tuple[Any, Any]:
-            evidence = self._evidences(v, data, state)
-            return _weigh(weight, evidence), evidence
+            evidence = self.evidences(v, data, state)
+            return weighed(weight, evidence), evidence
 
         (value, evidence), slope = jax.value_and_grad(total, has_aux=True)(vector)
 
@@ -97,18 +123,16 @@ class Passes:
             return jax.lax.map(along, jnp.eye(v.shape[0]))
 
         curve = jax.lax.cond(curved, columns, lambda v: jnp.zeros((v.shape[0], v.shape[0])), vector)
-        by_row = {"evidence": evidence, "state": state, "strain": jnp.zeros_like(evidence)}
-        return {"value": value, "slope": slope, "curve": curve}, by_row
+        by_row = {"evidence": evidence, "integration_error": jnp.zeros_like(evidence)}
+        return {"value": value, "slope": slope, "curve": curve}, by_row, state
 
-    def _fine_curves(
-        self, vector: Any, rough: Any, data: Any, weight: Any, state: Any
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _curves_by_moments(self, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
         """Evidence, slope and curvature from posterior moments, in the few numbers by which parameters enter a row."""
+        vector, rough = theta
         model = self.model
         label = lambda z: None if model.latents is None else z
-        view = self._view(vector, jax.tree.map(lambda a: a[0], data))
-        state = self._settle(vector, data, state)
-        theta = model.parameters.natural(vector)
+        view = self._cut(vector, jax.tree.map(lambda a: a[0], data))
+        state = self.find_modes(vector, data, state)
         # By row and by value of its discrete latent; rows without one have a single value, and no axis for it where points
         # are summed: axes of one entry keep XLA from taking several rows at a time.
         if model.latents is None:
@@ -121,11 +145,13 @@ class Passes:
         bends = each(lambda z, row: jax.jacrev(lambda v: seen(v, row, z))(vector))(data)
 
         def moments(z: Any, row: Any, numbers: Any, s: Any) -> Moments:
-            return self.approx.moments(model, view, theta, [*numbers], row, label(z), s, rough)
+            finish = lambda u, some: view.finish(u, some, (row, z))
+            return self.approx.moments(model, finish, [*numbers], row, label(z), s, rough)
 
         found = each(moments)(data, scalars if model.latents is not None else scalars[:, 0], state)
         evidence = logsumexp(found.evidence, axis=1)
-        strain = (evidence - logsumexp(found.coarse, axis=1)) ** 2
+        # Halving the step of a trapezoid rule squares its error, so the difference between the two is the root of it.
+        integration_error = (evidence - logsumexp(found.coarse, axis=1)) ** 2
         counts = weight > 0
         share = jnp.exp(found.evidence - evidence[:, None])
         score = jnp.where(counts[:, None], jnp.einsum("nz,nzk,nzkp->np", share, found.score, bends), 0.0)
@@ -136,86 +162,81 @@ class Passes:
         bent = jax.jacfwd(jax.grad(lambda v: jnp.sum(pull * each(lambda z, row: seen(v, row, z))(data))))(vector)
         curve = jnp.einsum("nzkp,nzkq->pq", bends, jnp.einsum("nzkl,nzlq->nzkq", square, bends))
         curve = curve + bent - (weight[:, None] * score).T @ score
-        return {"value": _weigh(weight, evidence), "slope": weight @ score, "curve": curve}, {
-            "evidence": evidence,
-            "state": state,
-            "strain": strain,
-        }
+        sums = {"value": weighed(weight, evidence), "slope": weight @ score, "curve": curve}
+        return sums, {"evidence": evidence, "integration_error": integration_error}, state
 
-    def _scores(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        state = self._settle(vector, data, state)
+    # ------------------------------------------------------------------ other questions
+
+    def _scores(self, vector: Any, data: Any, weight: Any, state: Any) -> Chunk:
+        state = self.find_modes(vector, data, state)
         each = jax.vmap(jax.grad(lambda v, row, s: self.approx.evidence(self.model, v, row, s)), (None, 0, 0))
-        score = each(vector, data, state)
-        return {"outer": jnp.einsum("n,ni,nj->ij", weight, score, score)}, {"score": score}
+        return {}, {"score": each(vector, data, state)}, state
 
-    def _posteriors(
-        self, vector: Any, levels: Any, data: Any, weight: Any, state: Any
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def variance_scores(self, place: tuple[int, ...]) -> ChunkPass:
+        """The pass of the score test for a variance of common values, which stand at these places of the vector."""
+        if place in self._variance_scores:
+            return self._variance_scores[place]
+        where = jnp.asarray(place)
+
+        def chunk(vector: Any, data: Any, weight: Any, state: Any) -> Chunk:
+            state = self.find_modes(vector, data, state)
+
+            def one(row: Any, s: Any) -> Any:
+                at = lambda common: self.approx.evidence(self.model, vector.at[where].set(common), row, s)
+                slope = jax.grad(at)(vector[where])
+                return 0.5 * (jnp.outer(slope, slope) + jax.hessian(at)(vector[where]))
+
+            each = jax.vmap(one)(data, state)
+            counted = lambda values: jnp.einsum("n,nij->ij", weight, values)
+            return {"score": counted(each), "size": counted(jnp.abs(each))}, {}, state
+
+        self._variance_scores[place] = self._compiled(chunk)
+        return self._variance_scores[place]
+
+    def _posteriors(self, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
         """Mean, standard deviation and quantiles of every number of a row's local value."""
-        state = self._settle(vector, data, state)
-        theta = self.model.parameters.natural(vector)
+        vector, levels = theta
+        state = self.find_modes(vector, data, state)
+        natural = self.model.parameters.natural(vector)
 
         def one(row: Any, s: Any) -> tuple[Any, Any, Any]:
             u, log_share = self.approx.points(self.model, vector, row, s)
             share = jnp.exp(log_share)
-            local = jax.vmap(lambda point: ravel_pytree(self.model.local(point, theta, row)[0])[0])(u)
+            local = jax.vmap(lambda point: ravel_pytree(self.model.local(point, natural, row)[0])[0])(u)
             mean = share @ local
             sd = jnp.sqrt(jnp.maximum(share @ (local - mean) ** 2, 0.0))
             return mean, sd, jax.vmap(lambda values: weighted_quantiles(values, share, levels), 1)(local)
 
         mean, sd, quantile = jax.vmap(one)(data, state)
-        return {}, {"mean": mean, "sd": sd, "quantile": quantile}
+        return {}, {"mean": mean, "sd": sd, "quantile": quantile}, state
 
-    def _expected_curves(
-        self, vector: Any, at: Any, data: Any, weight: Any, state: Any
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _expected_curves(self, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
+        vector, at = theta
+
         def total(v: Any) -> Any:
-            return _weigh(weight, jax.vmap(lambda row, s: self.approx.expected(self.model, v, at, row, s))(data, state))
+            expected = jax.vmap(lambda row, s: self.approx.expected(self.model, v, at, row, s))(data, state)
+            return weighed(weight, expected)
 
         value, slope = jax.value_and_grad(total)(vector)
-        return {"value": value, "slope": slope, "curve": jax.jacfwd(jax.grad(total))(vector)}, {}
+        return {"value": value, "slope": slope, "curve": jax.jacfwd(jax.grad(total))(vector)}, {}, state
 
     def _log_hyperprior(self, vector: Any) -> Any:
         return jnp.asarray(self.model.log_hyperprior(self.model.parameters.natural(vector)), dtype=float)
 
-    def _beside_prior(self, curves: Any, vector: Any, *rest: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """A pass that also gives the hyperprior and its derivatives, the same with every chunk."""
-        sums, by_row = curves(vector, *rest)
+    def _beside_prior(self, curves: Any, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
+        """A pass that also gives the hyperprior and its derivatives: the same with every chunk, and so counted."""
+        sums, by_row, state = curves(theta, data, weight, state)
+        vector = theta[0]
         value, slope = jax.value_and_grad(self._log_hyperprior)(vector)
         curve = jax.jacfwd(jax.grad(self._log_hyperprior))(vector)
-        return {**sums, "prior value": value, "prior slope": slope, "prior curve": curve}, by_row
-
-    def objective(
-        self, vector: np.ndarray, rows: Rows, state: np.ndarray, *, less: bool = False
-    ) -> tuple[Any, dict[str, np.ndarray]]:
-        """Value, slope and curvature of the summed evidence plus the hyperprior, and what each row gave.
-
-        Asked for `less`, a fine approximation takes fewer points, and another leaves out the curvature.
-        """
-        with double_precision():
-            curves, fine = self._curves_of(rows)
-            ready = rows.bucket in self._compiled
-            sums, by_row = over_rows(curves, rows, state, vector, less if fine else not less, ready=ready)
-            self._compiled.add(rows.bucket)
-        return with_prior(sums, rows), by_row
+        prior = {"prior value": value, "prior slope": slope, "prior curve": curve, "chunks": jnp.ones(())}
+        return {**sums, **prior}, by_row, state
 
 
-def with_prior(sums: dict[str, Any], rows: Rows) -> tuple[float, np.ndarray, np.ndarray]:
+def with_prior(sums: Sums) -> tuple[float, np.ndarray, np.ndarray]:
     """Value, slope and curvature of the rows and the hyperprior together, from a pass that gave both."""
-    chunks = len(range(0, len(rows), rows.bucket))
-    value, slope, curve = (sums[name] + sums[f"prior {name}"] / chunks for name in ("value", "slope", "curve"))
+    value, slope, curve = (sums[name] + sums[f"prior {name}"] / sums["chunks"] for name in ("value", "slope", "curve"))
     return float(value), slope, curve
-
-
-def one_thread(function: Any) -> Any:
-    """Compiled for one thread: chunks are what threads share out, and small operations are slower in pieces.
-
-    By one thread, too: XLA's compiler threads can wait for each other for ever over a large program with matrix factors
-    in it (seen with jaxlib 0.10.2).
-    """
-    return jax.jit(
-        function, compiler_options={"xla_cpu_multi_thread_eigen": False, "xla_cpu_parallel_codegen_split_count": 1}
-    )
 
 
 def weighted_quantiles(values: Any, share: Any, levels: Any) -> Any:
@@ -225,7 +246,7 @@ def weighted_quantiles(values: Any, share: Any, levels: Any) -> Any:
     return jnp.interp(levels, jnp.cumsum(share) - 0.5 * share, values[order])
 
 
-def _weigh(weight: Any, each: Any) -> Any:
+def weighed(weight: Any, each: Any) -> Any:
     """A weighted sum in which rows of weight zero do not count, whatever they hold."""
     return jnp.sum(jnp.where(weight > 0, weight * jnp.where(weight > 0, each, 0.0), 0.0))
 
@@ -234,3 +255,121 @@ def _weigh(weight: Any, each: Any) -> Any:
 def passes(model: RowModel, approx: Approximation) -> Passes:
     """The compiled passes of this model and approximation, made once."""
     return Passes(model, approx)
+
+
+# ---------------------------------------------------------------------- models that state their view
+
+
+def pairs(size: int) -> list[tuple[int, int]]:
+    """The entries of a symmetric matrix on and below its diagonal."""
+    return [(i, j) for i in range(size) for j in range(i + 1)]
+
+
+class RowKernel:
+    """What happens within rows, compiled: functions of the numbers that a view has made of the parameters.
+
+    Numbers are a tuple of arrays by row, or of single values where all rows share them. Get it from :func:`row_kernel`.
+    """
+
+    def __init__(self, model: RowModel, approx: Approximation) -> None:
+        approx.check(model)
+        self.model, self.approx = model, approx
+        _ = model.parameters  # read now, as above
+        self._kept: dict[Any, Callable[..., Any]] = {}
+
+    def by_row(self, function: Callable[..., Any], numbers: tuple[Any, ...], *more: Any) -> Callable[..., Any]:
+        """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs."""
+        axes = tuple(0 if np.ndim(number) else None for number in numbers)
+        place = (function, axes, more)
+        if place not in self._kept:
+            self._kept[place] = one_thread(jax.vmap(partial(function, self), (axes, 0, 0, *more)))
+        return self._kept[place]
+
+    def curves(self, numbers: tuple[Any, ...], row: Data, state: Any, rough: bool) -> tuple[Any, Any, Any, Any]:
+        """Every row's evidence, its slopes and curvatures (as :func:`pairs` orders them) in the numbers, and its state."""
+        return self.by_row(RowKernel._curves, numbers, None)(numbers, row, state, rough)
+
+    def _curves(self, numbers: Any, row: Any, state: Any, rough: Any) -> tuple[Any, Any, Any, Any]:
+        state = jax.lax.stop_gradient(self.approx.find_mode(self.model, numbers, row, state.astype(float)))
+        finish = lambda u, some: self.model.log_joint(u, self.model.parameters.natural(tuple(some)), row, None)
+        found = self.approx.moments(self.model, finish, numbers, row, None, state, rough)
+        curve = jnp.stack([found.curve[i, j] for i, j in pairs(len(numbers))])
+        return found.evidence, found.score, curve, state
+
+    def expected(self, numbers: tuple[Any, ...], row: Data, state: Any, at: tuple[Any, ...]) -> tuple[Any, ...]:
+        """As :meth:`curves`, of what EM maximises: the expected log density under posteriors found at the numbers `at`."""
+        axes = tuple(0 if np.ndim(number) else None for number in numbers)
+        return self.by_row(RowKernel._expected, numbers, axes)(numbers, row, state, at)
+
+    def _expected(self, numbers: Any, row: Any, state: Any, at: Any) -> tuple[Any, Any, Any, Any]:
+        some = lambda *given: self.approx.expected(self.model, given, at, row, state.astype(float))
+        value, slope, curve = second_order(some, numbers)
+        return value, jnp.stack(slope), jnp.stack([curve[i, j] for i, j in pairs(len(numbers))]), state
+
+    def values(self, numbers: tuple[Any, ...], row: Data, state: Any) -> tuple[Any, Any]:
+        """Every row's evidence alone, and its state."""
+        return self.by_row(RowKernel._value, numbers)(numbers, row, state)
+
+    def _value(self, numbers: Any, row: Any, state: Any) -> tuple[Any, Any]:
+        state = jax.lax.stop_gradient(self.approx.find_mode(self.model, numbers, row, state.astype(float)))
+        return self.approx.evidence(self.model, numbers, row, state), state
+
+    def posterior(self, numbers: tuple[Any, ...], row: Data, state: Any, levels: Any) -> tuple[Any, Any, Any]:
+        """Mean, standard deviation and quantiles of every row's own value."""
+        return self.by_row(RowKernel._posterior, numbers, None)(numbers, row, state, levels)
+
+    def _posterior(self, numbers: Any, row: Any, state: Any, levels: Any) -> tuple[Any, Any, Any]:
+        state = self.approx.find_mode(self.model, numbers, row, state.astype(float))
+        u, log_share = self.approx.points(self.model, numbers, row, state)
+        share = jnp.exp(log_share)
+        natural = self.model.parameters.natural(numbers)
+        own = jax.vmap(lambda point: self.model.local(point, natural, row)[0])(u)
+        mean = share @ own
+        sd = jnp.sqrt(jnp.maximum(share @ (own - mean) ** 2, 0.0))
+        return mean, sd, weighted_quantiles(own, share, levels)
+
+
+@lru_cache(maxsize=64)
+def row_kernel(model: RowModel, approx: Approximation) -> RowKernel:
+    """The compiled functions of this model's rows, made once."""
+    return RowKernel(model, approx)
+
+
+def view_pass(view: View, curves: Callable[..., tuple[Any, Any, Any, Any]], kernel: RowKernel) -> ChunkPass:
+    """A pass of a model that states its view; theta is (what the view makes of the vector, what else `curves` takes).
+
+    `curves` is :meth:`RowKernel.curves`, or one that gives the same some other way.
+    """
+
+    def begin(theta: Any, data: Data, count: int) -> np.ndarray:
+        return kernel.approx.start_at(kernel.model, view.seen(data), view.enter(theta[0], data)[0], count)
+
+    def run(theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+        at, more = theta
+        with np.errstate(all="ignore"):  # Places too far out are told by values that are not finite.
+            more = view.enter(more, data)[0] if curves == kernel.expected else more
+            numbers, entered = view.enter(at, data)
+            *parts, state = curves(numbers, view.seen(data), state, more)
+            value, slope, curve = (np.asarray(part) for part in parts)
+            counts = weight > 0
+            slope, curve = (np.where(counts[:, None], a * weight[:, None], 0.0) for a in (slope, curve))
+            sums = {"value": np.where(counts, weight * value, 0.0).sum(), **view.pull_back(entered, slope, curve)}
+        # A warm start needs no more digits, and this is the one thing kept by row from pass to pass.
+        return sums, {"evidence": value}, None if state is None else np.asarray(state).astype(np.float32)
+
+    return ChunkPass(run, begin)
+
+
+def view_values(view: View, kernel: RowKernel) -> ChunkPass:
+    """As :func:`view_pass`, for evidences alone; theta is what the view makes of the vector."""
+
+    def begin(theta: Any, data: Data, count: int) -> np.ndarray:
+        return kernel.approx.start_at(kernel.model, view.seen(data), view.enter(theta, data)[0], count)
+
+    def run(theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+        with np.errstate(all="ignore"):
+            value, state = kernel.values(view.enter(theta, data)[0], view.seen(data), np.asarray(state, np.float32))
+            total = np.where(weight > 0, weight * np.asarray(value), 0.0).sum()
+        return {"value": total}, {"evidence": value}, np.asarray(state).astype(np.float32)
+
+    return ChunkPass(run, begin)

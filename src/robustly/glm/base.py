@@ -15,8 +15,8 @@ from robustly.glm.fit import fit_glm
 from robustly.glm.keeping import to_saved
 from robustly.glm.predictive import GLMPredictive
 from robustly.glm.result import GLMFit
+from robustly.model.linear import Design, read_design, read_offset
 from robustly.result import persist
-from robustly.rows.frames import Design, read_design, read_offset
 
 
 class GLMEstimator(BaseEstimator):

@@ -10,18 +10,26 @@ import numpy as np
 
 from robustly.errors import IdentifiabilityWarning, ModelError
 from robustly.fit.outcome import Stop, warn_unless_converged
-from robustly.glm.climb import Found, Plan
+from robustly.fit.problem import Found
+from robustly.glm.edges import NARROWEST, WIDEST, classical, fit_law, plan_of
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
-from robustly.glm.local import Law, LocalPredictor, law_of
+from robustly.glm.local import Classical, Law, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
+from robustly.glm.regression import Plan, Regression
 from robustly.glm.result import GLMFit, make_fit
-from robustly.glm.search import NARROWEST, WIDEST, search
 from robustly.glm.solvers import by_em, by_map
-from robustly.rows.frames import Design
+from robustly.model.linear import Design
 
 STEEPEST = 5.0
-SOLVERS = {"newton": search, "em": by_em, "map": by_map}
+
+
+def by_newton(design: Design, plan: Plan) -> Found:
+    """Newton on the integrated likelihood."""
+    return classical(design, plan) if isinstance(plan.law, Classical) else fit_law(design, plan)
+
+
+SOLVERS = {"newton": by_newton, "em": by_em, "map": by_map}
 
 
 def fit_glm(
@@ -71,13 +79,13 @@ def fit_glm(
     )
     if local == "label" and given is not None and design.ridge == 0:
         # Without it a steep enough slope explains every row on the wrong side as a wrong label.
-        plan = replace(plan, tether=STEEPEST**-2)
+        plan = replace(plan, extra_ridge=STEEPEST**-2)
         notes = (
             *notes,
             f"coefficients of standardised columns have a weak prior N(0, {STEEPEST:g}²); hyperprior=None for none.",
         )
     found: Found = SOLVERS[solver](design, plan)
-    if unidentified and found.outcome.converged and isinstance(found.plan.law, LocalPredictor):
+    if unidentified and found.outcome.converged and isinstance(plan_of(found).law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))
     fit = make_fit(found, plan, local, prior, notes, formula)
     warn_unless_converged(fit.outcome)
@@ -113,10 +121,13 @@ def _nodes(approx: Any) -> int | None:
 
 def _warn_unidentified(found: Found, plan: Plan) -> str:
     """0/1 rows: the spread and the size of the coefficients say nearly the same."""
-    spread = float(np.exp(found.phi[0]))
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    spread = float(np.exp(problem.split(found.vector)[1][0]))
     flat = "; result_.profile_spread() shows how little"
-    if found.plain_value is not None:
-        gains = [(value, near_profile(found, value) - found.plain_value) for value in (0.5, 1.0, 2.0, 4.0)]
+    plain = problem.classical_value
+    if plain is not None:
+        gains = [(value, near_profile(found, value) - plain) for value in (0.5, 1.0, 2.0, 4.0)]
         shown = ", ".join(f"{gain:+.2f} at {value:g}" for value, gain in gains)
         flat = f": beside no spread the best log likelihood is {shown} (result_.profile_spread() has more)"
     held = "held by the hyperprior" if plan.hyperprior is not None else "by the likelihood alone"

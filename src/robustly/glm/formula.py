@@ -15,7 +15,7 @@ from robustly.glm.columns import FormulaColumns, as_pandas, evaluate, needed, re
 from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import GLMFit
-from robustly.rows.frames import read_design
+from robustly.model.linear import read_design
 
 
 def glm(

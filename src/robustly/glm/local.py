@@ -62,6 +62,14 @@ class Law(ABC):
         """Log density of one row and its own value; the others."""
         raise NotImplementedError
 
+    @property
+    def at_boundary(self) -> str:
+        """What is said where the classical model is the answer."""
+        what = {"predictor": "predictors", "dispersion": "dispersions"}[self.local or "predictor"]
+        return (
+            f"the rows show no spread of their {what} beyond chance, so the classical model is returned (spread = 0)."
+        )
+
     def errors(self, shared: Mapping[str, float]) -> Any:
         """Where a response is its predictor and an error of one law, that law as SciPy has it; None elsewhere."""
         return None
@@ -75,7 +83,8 @@ class Law(ABC):
         """The family's nuisance parameters, as numbers."""
         return tuple(float(np.exp(phi[place])) for place in self.nuisance_places)
 
-    def _nuisance(self, phi: Any) -> tuple[Any, ...]:
+    def nuisance_of(self, phi: Any) -> tuple[Any, ...]:
+        """The family's nuisance parameters from the shared numbers; traceable."""
         import jax.numpy as jnp
 
         return tuple(jnp.exp(phi[place]) for place in self.nuisance_places)
@@ -90,7 +99,7 @@ class Classical(Law):
         return self.family.nuisance
 
     def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
-        return self.family.log_prob(*row, m, *self._nuisance(phi))
+        return self.family.log_prob(*row, m, *self.nuisance_of(phi))
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class LocalPredictor(Law):
         return ("spread", *(("dof",) if self.prior == "student_t" else ()), *self.family.nuisance)
 
     def joint(self, own: Any, row: Any, m: Any, *phi: Any) -> Any:
-        return self.family.log_prob(*row, own, *self._nuisance(phi)) + log_prior(self.prior, own - m, *phi[:2])
+        return self.family.log_prob(*row, own, *self.nuisance_of(phi)) + log_prior(self.prior, own - m, *phi[:2])
 
 
 @dataclass(frozen=True)
@@ -164,6 +173,7 @@ class LocalPrecision(Law):
 
     closed: ClassVar[bool] = True
     local: ClassVar[str | None] = "dispersion"
+    at_boundary = "the residuals have no heavier tails than a normal, so the normal model (dof = ∞) is returned."
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -184,6 +194,7 @@ class LocalLabel(Law):
 
     closed: ClassVar[bool] = True
     local: ClassVar[str | None] = "label"
+    at_boundary = "no share of wrong labels does better than none, so the classical model is returned."
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -220,7 +231,7 @@ class Shifted(Law):
 
         from robustly.approx.climb import climb, look
 
-        nuisance = self._nuisance(phi)
+        nuisance = self.nuisance_of(phi)
         density = lambda eta: self.family.log_prob(*row, eta[0], *nuisance)
         price = jnp.exp(-phi[0])
         slope = jax.grad(density)(m[None])[0]
@@ -241,7 +252,9 @@ class Shifted(Law):
         shift = lax.stop_gradient(self.shift(row, lax.stop_gradient(m), *(lax.stop_gradient(p) for p in phi)))
         price = jnp.exp(-phi[0])
         slope = jnp.sign(shift) * price
-        here = self.family.log_prob(*row, jnp.where(shift == 0, m, lax.stop_gradient(m) + shift), *self._nuisance(phi))
+        here = self.family.log_prob(
+            *row, jnp.where(shift == 0, m, lax.stop_gradient(m) + shift), *self.nuisance_of(phi)
+        )
         return here - jnp.abs(shift) * price + jnp.where(shift == 0, 0.0, slope * (m - lax.stop_gradient(m)))
 
 

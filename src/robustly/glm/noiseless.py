@@ -13,22 +13,25 @@ from typing import Any
 
 import numpy as np
 
-from robustly.fit.newton import Optimum, newton
-from robustly.glm.climb import Climb, Found, Plan
+from robustly.fit.newton import Function, maximize
+from robustly.fit.objective import Optimum
+from robustly.fit.problem import Found
 from robustly.glm.local import Noiseless
+from robustly.glm.regression import Plan, Regression
+from robustly.model.linear import Design
 
 # Widths of rounded kinks, in spreads, and what is left of one in the next.
 WIDEST_KINK, NARROWEST_KINK, SHARPER = 0.3, 1e-9, 0.2
 
 
-def noiseless(design: Any, plan: Plan, u: np.ndarray, log_spread: float) -> Found:
+def noiseless(design: Design, plan: Plan, u: np.ndarray, log_spread: float) -> Found:
     """The best fit of a law without noise, from coordinates of the coefficients and a spread."""
     law = Noiseless(plan.law.family, plan.law.prior)  # type: ignore[attr-defined]
     held = {name: value for name, value in plan.held.items() if name in law.names}
-    climb = Climb(design, replace(plan, law=law, held=held, nodes=None), 0)
+    problem = Regression(design, replace(plan, law=law, held=held, nodes=None))
     phi = np.array([log_spread, np.log(4.0)])[: len(law.names)]
-    phi = np.where(np.isin(np.arange(len(phi)), climb.free), phi, climb.phi)
-    found = climb.found(_by_kinks(climb, climb.joined(u, phi))) if law.kinked else climb.climb(u, phi)
+    start = problem.joined(u, phi)
+    found = Found(problem, _by_kinks(problem, start) if law.kinked else maximize(problem, start, plan.stop))
     if not found.outcome.converged:
         return found
     text = (
@@ -36,19 +39,22 @@ def noiseless(design: Any, plan: Plan, u: np.ndarray, log_spread: float) -> Foun
         f"{law.prior} prior itself."
     )
     note = "rows have a kinked likelihood at scale = 0: standard errors are from the expected information."
-    return replace(found.ending("limit", text), notes=(note,) if law.kinked else ())
+    return replace(found.with_outcome("limit", text), notes=(note,) if law.kinked else ())
 
 
-def _by_kinks(climb: Climb, vector: np.ndarray) -> Optimum:
+def _by_kinks(problem: Regression, vector: np.ndarray) -> Optimum:
     """Least absolute deviations and their spread, through kinks that are rounded less and less."""
-    matrix = climb.design.shifted(climb.design.matrix)
+    matrix = problem.design.shifted(problem.design.matrix)
     history: list[dict[str, Any]] = []
     towards = np.zeros_like(vector)
     width = WIDEST_KINK
     while True:
-        spread = float(np.exp(climb.split(vector)[1][0]))
-        rounded = lambda at, width=width * spread: _rounded(climb, matrix, at, width)
-        optimum = newton(rounded, vector + towards, climb.plan.stop, walled=climb.walled)
+        spread = float(np.exp(problem.split(vector)[1][0]))
+        rounded = Function(
+            lambda at, width=width * spread: _rounded(problem, matrix, at, width),  # type: ignore[misc]
+            problem.constrained,
+        )
+        optimum = maximize(rounded, vector + towards, problem.plan.stop)
         history += optimum.history
         if not optimum.outcome.converged or width <= NARROWEST_KINK:
             break
@@ -56,14 +62,23 @@ def _by_kinks(climb: Climb, vector: np.ndarray) -> Optimum:
         towards = SHARPER * (optimum.vector - vector) if width < WIDEST_KINK else towards
         vector = optimum.vector
         width *= SHARPER
-    value, slope, _ = climb.curves(optimum.vector)
-    return Optimum(optimum.vector, value, slope, _expected(climb, matrix, optimum.vector), history, optimum.outcome)
+    look = problem.look(optimum.vector)
+    curve = _expected(problem, matrix, optimum.vector)
+    return Optimum(optimum.vector, look.value, look.slope, curve, history, optimum.outcome)
 
 
-def _rounded(climb: Climb, matrix: Any, vector: np.ndarray, width: float) -> tuple[float, np.ndarray, np.ndarray]:
+def _gathered(problem: Regression, vector: np.ndarray, sums: dict[str, Any]) -> tuple[float, np.ndarray, np.ndarray]:
+    slope, curve = problem.linear.gather(sums)
+    value, more, bend = problem.prior(vector)
+    return sums["value"] + value, slope + more, curve + bend
+
+
+def _rounded(
+    problem: Regression, matrix: Any, vector: np.ndarray, width: float
+) -> tuple[float, np.ndarray, np.ndarray]:
     r"""Value, slope and curvature of the objective with :math:`|r|` as :math:`\sqrt{r^2 + \mathrm{width}^2}`."""
-    u, phi = climb.split(vector)
-    design, weight = climb.design, climb.design.rows.weight
+    u, phi = problem.split(vector)
+    design, weight = problem.design, problem.design.rows.weight
     away = design.y - design.predictor(u)
     root = np.hypot(away, width)
     price = np.exp(-phi[0])
@@ -77,13 +92,13 @@ def _rounded(climb: Climb, matrix: Any, vector: np.ndarray, width: float) -> tup
         "slope": np.array([total - weight.sum()]),
         "curve": np.array([0.0, 0.0, -total]),
     }
-    return climb._assemble(u, phi, sums)
+    return _gathered(problem, vector, sums)
 
 
-def _expected(climb: Climb, matrix: Any, vector: np.ndarray) -> np.ndarray:
+def _expected(problem: Regression, matrix: Any, vector: np.ndarray) -> np.ndarray:
     """The expected curvature of Laplace's law: one over the squared spread a row, and one in its logarithm."""
-    u, phi = climb.split(vector)
-    design, weight = climb.design, climb.design.rows.weight
+    phi = problem.split(vector)[1]
+    design, weight = problem.design, problem.design.rows.weight
     width = design.to_shifted.shape[0]
     sums = {
         "value": 0.0,
@@ -93,4 +108,4 @@ def _expected(climb: Climb, matrix: Any, vector: np.ndarray) -> np.ndarray:
         "slope": np.zeros(1),
         "curve": np.array([0.0, 0.0, -weight.sum()]),
     }
-    return climb._assemble(u, phi, sums)[2]
+    return _gathered(problem, vector, sums)[2]

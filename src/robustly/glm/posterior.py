@@ -13,54 +13,33 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from robustly.errors import ModelError
-from robustly.fit.draws import Draws, Posterior
-from robustly.glm.climb import Climb, Found
-from robustly.glm.evidence import start_state
-from robustly.rows.arrays import Rows
-
-CHUNK = 2048
+from robustly.fit.draws import Posterior
+from robustly.fit.problem import Found
+from robustly.glm.regression import Regression
 
 
-def draw_posterior(found: Found, num_samples: int, num_warmup: int, num_chains: int, key: Any, compiled: Any) -> Draws:
+def draw_posterior(
+    found: Found, num_samples: int, num_warmup: int, num_chains: int, key: Any, compiled: dict[Any, Any]
+) -> tuple[np.ndarray, int]:
     """Draws of a search's vector: coordinates of the coefficients, then the shared numbers that were fitted."""
-    design, plan = found.design, found.plan
-    if design.sparse:
-        raise ModelError("posterior draws need a dense matrix of columns; give X.toarray() if it fits into memory.")
-    climb = Climb(design, plan, found.nodes)
-    names = [plan.law.names[i] for i in climb.free]
-    free, held = jnp.asarray(climb.free, dtype=int), np.asarray(found.phi)
-    turn, centre = np.asarray(design.to_shifted), np.asarray(design.centre)
-    penalty = design.penalty + plan.tether * np.eye(design.size)
-    each = jax.vmap(climb.kernel._value, (0, None, 0, 0))
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    design, plan = problem.design, problem.plan
+    names = [plan.law.names[i] for i in problem.linear.free]
+    penalty = problem.penalty
 
-    def density(_: Any, chunks: Any, effort: int) -> Any:
-        def log_density(vector: Any) -> Any:
-            u, values = vector[: design.size], vector[design.size :]
-            phi = jnp.asarray(held).at[free].set(values)
-            beta = turn @ u
+    def log_prior(vector: Any) -> Any:
+        u, values = vector[: design.size], vector[design.size :]
+        shared = sum(log_prior_of(name, value, plan.hyperprior) for name, value in zip(names, values))
+        return shared - 0.5 * u @ penalty @ u
 
-            def one(chunk: Any) -> Any:
-                (matrix, offset, y, trials), weight, state = chunk
-                linear = (matrix - centre) @ beta[1:] + beta[0] if design.intercept else matrix @ beta
-                value = each(offset + linear, tuple(phi), (y, trials), state)
-                return jnp.sum(jnp.where(weight > 0, weight * jnp.where(weight > 0, value, 0.0), 0.0))
-
-            total = jnp.sum(jax.lax.map(one, chunks)) - 0.5 * u @ penalty @ u
-            return total + sum(log_prior(name, value, plan.hyperprior) for name, value in zip(names, values))
-
-        return log_density
-
-    rows = Rows(tuple(np.asarray(a, dtype=float) for a in design.rows.data), design.rows.weight, CHUNK)
-    state = start_state(plan.law, design.y, design.trials, found.phi) if found.state is None else found.state
     covariance = np.linalg.pinv(-found.optimum.curve)
-    posterior = Posterior(
-        density, lambda vector: {"vector": vector}, rows, state, found.optimum.vector, covariance, compiled
+    return Posterior(problem, log_prior, found.vector, covariance, compiled).draw(
+        num_samples, num_warmup, num_chains, key
     )
-    return posterior.draw(num_samples, num_warmup, num_chains, key)
 
 
-def log_prior(name: str, value: Any, hyperprior: Any) -> Any:
+def log_prior_of(name: str, value: Any, hyperprior: Any) -> Any:
     """The log density of a shared number's prior on the scale that is searched."""
     if name == "flip":
         return jax.nn.log_sigmoid(value) + jax.nn.log_sigmoid(-value)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.keys import generator
-from robustly._runtime.precision import double_precision
 from robustly.errors import DataError, ModelError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
+from robustly.glm.row_model import approximation, evidence_of
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 POINTS = 32
@@ -270,24 +270,13 @@ class GLMPredictive:
 
     def log_prob(self, y: Any, trials: Any = None) -> np.ndarray:
         """Log density of observed responses, integrated over each row's own value."""
-        from robustly.glm.evidence import kernel, start_state
-        from robustly.rows.arrays import Rows, pad
-
         response = np.asarray(y, dtype=float)
         if response.shape != self.m.shape:
             raise DataError(f"y has shape {response.shape}, but there are {len(self)} rows. Give one response a row.")
         counted = self.trials if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), self.m.shape)
         self.family.check_response(response, counted)
-        passes = kernel(self.law, _nodes(self.shared))
-        phi = self.fitted.phi
-        rows = Rows((self.m, response, np.array(counted)), np.ones(len(self)))
-        found = []
-        for _, data, weight in rows.chunks():
-            state = pad(start_state(self.law, data[1], data[2], phi), len(weight))
-            with double_precision():
-                each = tuple(np.full(len(weight), value) for value in phi)
-                found.append(np.asarray(passes.values(data[0], each, data[1:], state)))
-        return np.concatenate(found)[: len(self)] + self.family.log_base(response, counted)
+        approx = approximation(self.law, _nodes(self.shared))
+        return evidence_of(self.law, approx, (self.m, *self.fitted.phi), response, counted)
 
     def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray:
         """Draws of shape (num_samples, rows); `key` is a seed, a NumPy generator or a JAX key."""

@@ -10,10 +10,11 @@ import pandas as pd
 
 from robustly.errors import ModelError
 from robustly.fit.newton import ascent
-from robustly.glm.climb import Climb, Found, Plan, attenuation
+from robustly.fit.problem import Found
+from robustly.glm.edges import fit_law
 from robustly.glm.local import Classical
-from robustly.glm.search import search
-from robustly.rows.frames import Design
+from robustly.glm.regression import Plan, Regression, attenuation
+from robustly.model.linear import Design
 
 
 def profile_spread(design: Design, plan: Plan, values: Sequence[float]) -> pd.DataFrame:
@@ -23,18 +24,21 @@ def profile_spread(design: Design, plan: Plan, values: Sequence[float]) -> pd.Da
     lines = []
     for value in values:
         held = replace(plan, held={**plan.held, "spread": value}, hyperprior=None)
-        found = search(design, held if value > 0 else Plan(Classical(plan.law.family), stop=plan.stop))
-        coefficients = design.to_coefficients @ found.u
+        found = fit_law(design, held if value > 0 else Plan(Classical(plan.law.family), stop=plan.stop))
+        coefficients = design.to_coefficients @ found.vector[: design.size]
         lines.append([value, found.log_likelihood, *coefficients])
     return pd.DataFrame(lines, columns=["spread", "log likelihood", *design.terms])
 
 
 def near_profile(found: Found, spread: float) -> float:
     """The profile of a fit to 0/1 rows at another spread, by one pass: a Newton step from coefficients as attenuated."""
-    plan = replace(found.plan, held={**found.plan.held, "spread": spread}, hyperprior=None)
-    climb = Climb(found.design, plan, found.nodes)
-    here = float(np.exp(found.phi[plan.law.names.index("spread")]))
-    u = found.u * attenuation(np.log(spread))[0] / attenuation(np.log(here))[0]
-    value, slope, curve = climb.curves(climb.joined(u, climb.phi))
-    base = found.plan.law.family.log_base(found.design.y, found.design.trials)
-    return value + 0.5 * float(slope @ ascent(slope, curve, None)) + float(found.design.rows.weight @ base)
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    plan = replace(problem.plan, held={**problem.plan.held, "spread": spread}, hyperprior=None)
+    there = Regression(problem.design, plan, approx=problem.kernel.approx)
+    u, phi = problem.split(found.vector)
+    here = float(np.exp(phi[plan.law.names.index("spread")]))
+    u = u * attenuation(np.log(spread))[0] / attenuation(np.log(here))[0]
+    look = there.look(there.joined(u, there.linear.held))
+    assert look.curve is not None
+    return look.value + 0.5 * float(look.slope @ ascent(look.slope, look.curve, None))

@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError, PersistError
-from robustly.glm.climb import Found, Plan, attenuation
-from robustly.glm.evidence import HALF_LINE
-from robustly.glm.local import LocalLabel, LocalPredictor, Noiseless, Shifted, law_of
+from robustly.fit.problem import Found
+from robustly.glm.local import LocalLabel, Noiseless, Shifted, law_of
 from robustly.glm.predictive import Fitted, GLMPredictive
-from robustly.glm.source import LEVELS, GLMSource, alone_in, fitted_of
+from robustly.glm.regression import Plan, attenuation
+from robustly.glm.source import LEVELS, GLMSource, fitted_of, leverage_one_in
 from robustly.result import persist
 from robustly.result.fit import Fit, RowPosterior
 from robustly.result.outliers import benjamini_hochberg
@@ -211,7 +211,7 @@ class GLMFit(Fit):
 
         Offset, exposure and trials that were named as columns when the formula was fitted are read from the new rows.
         """
-        from robustly.rows.frames import read_offset
+        from robustly.model.linear import read_offset
 
         if self.formula is None and self.by_formula:
             raise PersistError(
@@ -302,22 +302,18 @@ def make_fit(
     found: Found, asked: Plan, local: str | None, prior: str, notes: Sequence[str] = (), formula: Any = None
 ) -> GLMFit:
     """A result from what a search found."""
-    design, law = found.design, found.plan.law
-    fitted = fitted_of(found)
     source = GLMSource(found, asked)
-    free = [law.names[i] for i in source.climb.free]
+    problem, design = source.problem, source.design
+    law, phi = problem.plan.law, problem.split(found.vector)[1]
+    fitted = fitted_of(found)
+    free = [law.names[i] for i in problem.linear.free]
     size = len(fitted.coefficients)
     jacobian = np.zeros((size + len(free), design.size + len(free)))
     jacobian[:size, : design.size] = design.to_coefficients
-    for place, index in enumerate(source.climb.free):
-        jacobian[size + place, design.size + place] = law.slope(law.names[index], found.phi[index])
-    if law.closed:
-        how = "closed form"
-    else:
-        how = "Laplace's approximation" if found.nodes == 0 else f"quadrature with {found.nodes} points a row"
-        if isinstance(law, LocalPredictor) and law.prior != "normal" and found.nodes:
-            how = f"quadrature with {4 * max(HALF_LINE, found.nodes)} points a row"
-    alone = alone_in(found)
+    for place, index in enumerate(problem.linear.free):
+        jacobian[size + place, design.size + place] = law.slope(law.names[index], phi[index])
+    how = problem.kernel.approx.describe()
+    alone = leverage_one_in(found)
     values = [*fitted.coefficients, *(fitted.shared[name] for name in free)]
     labels = [*design.terms, *(f"{name} (shared)" if name in design.terms else name for name in free)]
     return GLMFit(
@@ -348,9 +344,9 @@ def make_fit(
 def _alone_note(design: Any, alone: np.ndarray) -> tuple[str, ...]:
     if not len(alone):
         return ()
-    shown = ", ".join(f"{row} ({' and '.join(design.held_by(int(row))[:2])})" for row in alone[:5])
+    shown = ", ".join(f"{row} ({' and '.join(design.determined_by(int(row))[:2])})" for row in alone[:5])
     more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
     return (
-        f"these rows hold a coefficient alone: {shown}{more}. Without them it is not determined, so no other row predicts "
-        "them: LOO counts them at their density in the fit.",
+        f"these rows have leverage one: {shown}{more}. Without them a coefficient is not determined, so no other row "
+        "predicts them: LOO counts them at their density in the fit.",
     )

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from robustly._runtime.precision import double_precision
+from robustly.approx import Quadrature
 from robustly.errors import FitError
 from robustly.fit.draws import Draws
-from robustly.glm.climb import Climb, Found, Plan, by_row
-from robustly.glm.evidence import kernel, pairs, start_state
-from robustly.glm.local import LocalLabel, LocalPrecision, Noiseless
+from robustly.fit.newton import maximize
+from robustly.fit.passes import pairs
+from robustly.fit.problem import Found
+from robustly.glm.edges import plan_of
+from robustly.glm.local import Law, LocalLabel, LocalPrecision, Noiseless
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.profile import profile_spread
+from robustly.glm.regression import Plan, Regression
+from robustly.glm.row_model import evidence_of
 from robustly.result.fit import RowPosterior
-from robustly.rows.arrays import pad
-from robustly.rows.frames import DesignRows
 
 # Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
 HEAVY = 0.3
@@ -37,28 +38,30 @@ class GLMSource:
     """What can still be asked of the rows behind a fit."""
 
     def __init__(self, found: Found, asked: Plan) -> None:
+        assert isinstance(found.problem, Regression)
         self.found = found
         self.asked = asked
-        self.design = found.design
-        self.climb = Climb(found.design, found.plan, found.nodes)
+        self.problem: Regression = found.problem
+        self.design = self.problem.design
+        self.law = self.problem.plan.law
+        self.u, self.phi = self.problem.split(found.vector)
         # Compiled samplers, so that a second call starts at once.
         self.compiled: dict[Any, Any] = {}
 
     @cached_property
     def predictor(self) -> np.ndarray:
-        return self.design.predictor(self.found.u)
+        return self.design.predictor(self.u)
 
     @property
     def _kinked(self) -> bool:
-        law = self.found.plan.law
-        return law.kinked
+        return self.law.kinked
 
     @cached_property
     def _curves(self) -> tuple[np.ndarray, np.ndarray]:
-        slope, curve = by_row(self.found)
+        slope, curve = self.problem.curves_by_row(self.found.vector)
         if self._kinked:
             # Rows on the fit sit on the kink of their density: of all slopes there, those that balance all other rows.
-            on = np.abs(self.design.y - self.predictor) < ON_THE_FIT * np.exp(self.found.phi[0])
+            on = np.abs(self.design.y - self.predictor) < ON_THE_FIT * np.exp(self.phi[0])
             weighed = self.design.directions()[on] * self.design.rows.weight[on, None]
             slope = slope.copy()
             slope[on, 0] = np.linalg.lstsq(weighed.T, -self.found.optimum.slope[: self.design.size], rcond=None)[0]
@@ -71,12 +74,12 @@ class GLMSource:
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""
         slope = self._curves[0]
-        return np.concatenate([self.design.directions() * slope[:, :1], slope[:, 1 + self.climb.free]], axis=1)
+        return np.concatenate([self.design.directions() * slope[:, :1], slope[:, 1 + self.problem.linear.free]], axis=1)
 
     def _removed(self) -> tuple[np.ndarray, np.ndarray]:
         """How far each row's predictor and shared numbers move when the row is left out, and their variances."""
         slope, curve = self._curves
-        used = np.concatenate([[0], 1 + self.climb.free])
+        used = np.concatenate([[0], 1 + self.problem.linear.free])
         k, size, weight = len(used), self.design.size, self.design.rows.weight
         covariance = np.linalg.pinv(-self.found.optimum.curve)
         z = self.design.directions()
@@ -99,14 +102,14 @@ class GLMSource:
 
     def loo(self) -> np.ndarray:
         move, _ = self._removed()
-        law, free = self.found.plan.law, self.climb.free
-        phi = np.tile(self.found.phi, (len(move), 1))
+        free = self.problem.linear.free
+        phi = np.tile(self.phi, (len(move), 1))
         # A step as long as this is no step that one row's leaving asks for.
         phi[:, free] += np.clip(move[:, 1:], -5.0, 5.0)
         m = self.predictor + np.clip(move[:, 0], -1e3, 1e3)
-        found = self._evidence(m, phi) + law.family.log_base(self.design.y, self.design.trials)
+        found = self._evidence(m, phi)
         # What nothing else predicts has no prediction: the density in the fit stands for it, and `alone` says so.
-        alone = alone_in(self.found)
+        alone = leverage_one_in(self.found)
         found[alone] = self.found.evidence[alone]
         lost = self.found.evidence - found
         heavy = np.argsort(-lost, kind="stable")[:REFITS]
@@ -122,27 +125,16 @@ class GLMSource:
         """The evidence of a row under the fit to all others, climbed from the fit to all."""
         weight = self.design.rows.weight.copy()
         weight[row] = 0.0
-        if isinstance(self.found.plan.law, Noiseless):
-            less = noiseless(self.design.weighed(weight), self.found.plan, self.found.u, float(self.found.phi[0]))
+        if isinstance(self.law, Noiseless):
+            less = noiseless(self.design.weighed(weight), self.problem.plan, self.u, float(self.phi[0]))
             return float(less.evidence[row])
-        climb = Climb(self.design.weighed(weight), self.found.plan, self.found.nodes)
-        climb.state = None if self.found.state is None else self.found.state.copy()
-        return float(climb.climb(self.found.u, self.found.phi).evidence[row])
+        problem = self.problem.weighed(weight)
+        objective, start = problem.searched(self.found.vector)
+        less = Found(problem, problem.left(maximize(objective, start, self.problem.plan.stop)))
+        return float(less.evidence[row])
 
     def _evidence(self, m: np.ndarray, phi: np.ndarray) -> np.ndarray:
-        law = self.found.plan.law
-        passes = kernel(law, self.found.nodes)
-        state = self.found.state
-        state = start_state(law, self.design.y, self.design.trials, self.found.phi) if state is None else state
-        rows = DesignRows((m, self.design.y, self.design.trials, phi), self.design.rows.weight)
-        parts = []
-        for place, (m_, y, trials, phi_), weight in rows.chunks():
-            with double_precision(), np.errstate(all="ignore"):
-                here = pad(state[place], len(weight))
-                parts.append(
-                    np.asarray(passes.values(m_, tuple(phi_.T), (y, trials), here))[: place.stop - place.start]
-                )
-        return np.concatenate(parts)
+        return evidence_of(self.law, self.problem.kernel.approx, (m, *phi.T), self.design.y, self.design.trials)
 
     def influence(self) -> np.ndarray:
         move, spread = self._removed()
@@ -152,13 +144,12 @@ class GLMSource:
 
     def tail_probabilities(self) -> np.ndarray:
         """Two-sided: twice the smaller of P(Y ≤ y) and P(Y ≥ y), by row."""
-        design, found = self.design, self.found
-        law, y = found.plan.law, design.y
+        law, y = self.law, self.design.y
         if isinstance(law, LocalPrecision):
             from scipy.special import ndtr
 
-            return 2.0 * ndtr(-np.abs(y - self.predictor) / np.exp(found.phi[0]))
-        fitted = fitted_of(found)
+            return 2.0 * ndtr(-np.abs(y - self.predictor) / np.exp(self.phi[0]))
+        fitted = fitted_of(self.found)
         if isinstance(law, LocalLabel):
             from scipy.special import expit
 
@@ -173,53 +164,40 @@ class GLMSource:
         y = self.design.y
         predictive = GLMPredictive(fitted_of(self.found), self.predictor, self.design.trials)
         below = predictive.cdf(y)
-        return (predictive.cdf(np.ceil(y) - 1.0) if self.found.plan.law.family.discrete else below), below
+        return (predictive.cdf(np.ceil(y) - 1.0) if self.law.family.discrete else below), below
 
     def posterior(self, site: str) -> RowPosterior:
-        passes = kernel(self.found.plan.law, self.found.nodes)
-        assert self.found.state is not None
-        rows = DesignRows((self.predictor, self.design.y, self.design.trials), self.design.rows.weight)
-        parts = []
-        for place, (m, y, trials), weight in rows.chunks():
-            with double_precision():
-                state = pad(self.found.state[place], len(weight))
-                each = passes.posterior(m, tuple(self.found.phi), (y, trials), state, LEVELS)
-                parts.append([np.asarray(a)[: place.stop - place.start] for a in each])
-        mean, sd, quantile = (np.concatenate(each) for each in zip(*parts))
+        mean, sd, quantile = self.problem.by_row(self.problem.kernel.posterior, self.found.vector, LEVELS)
         return RowPosterior(mean, sd, LEVELS, quantile)
 
     def shifts(self) -> np.ndarray:
-        passes = kernel(self.found.plan.law, self.found.nodes)
-        with double_precision():
-            found = passes.shifts(self.predictor, tuple(self.found.phi), (self.design.y, self.design.trials))
-            return np.asarray(found)
+        return self.problem.by_row(self._shifts, self.found.vector)
+
+    def _shifts(self, numbers: Any, row: Any, state: Any) -> Any:
+        return self.problem.kernel.by_row(_shift_of(self.law), numbers)(numbers, row, state)
 
     def profile(self, values: Sequence[float]) -> pd.DataFrame:
         return profile_spread(self.design, self.asked, values)
 
     def integration_error(self) -> float:
         """Change of the log likelihood with twice the points a row."""
-        if self.found.plan.law.closed:
+        if self.law.closed:
             return 0.0
-        finer = Climb(self.design, self.found.plan, 2 * self.found.nodes if self.found.nodes else 81)
-        optimum = replace(self.found.optimum, before=None)
-        return abs(finer.found(optimum).log_likelihood - self.found.log_likelihood)
+        approx = self.problem.kernel.approx
+        finer = approx.finer() if approx.finer() != approx else Quadrature(81)
+        there = Regression(self.design, self.problem.plan, approx=finer)
+        return abs(there.look(self.found.vector).value - self.found.value)
 
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
         """Evidence of every row at other vectors: (vector, row)."""
-        found = []
-        for vector in vectors:
-            self.climb.curves(vector)
-            assert self.climb.seen is not None
-            found.append(self.climb.seen[1] + self.found.plan.law.family.log_base(self.design.y, self.design.trials))
-        return np.stack(found)
+        return np.stack([self.problem.evidence_at(vector) for vector in vectors])
 
     def natural_by_name(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
         """Coefficients and shared numbers at many vectors (chain, draw, entry)."""
-        size, law = self.design.size, self.found.plan.law
+        size, law = self.design.size, self.law
         coefficients = vectors[..., :size] @ self.design.to_coefficients.T
         found = {term: coefficients[..., i] for i, term in enumerate(self.design.terms)}
-        for place, index in enumerate(self.climb.free):
+        for place, index in enumerate(self.problem.linear.free):
             name = law.names[index]
             found[name] = law.natural(name, vectors[..., size + place])
         return found
@@ -231,21 +209,32 @@ class GLMSource:
         raise FitError("ask the fit: fit.predictive(X).")
 
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Any:
-        drawn = draw_posterior(self.found, num_samples, num_warmup, num_chains, key, self.compiled)
-        return Draws(self.natural_by_name(drawn.vectors), drawn.vectors, drawn.divergences)
+        vectors, divergences = draw_posterior(self.found, num_samples, num_warmup, num_chains, key, self.compiled)
+        return Draws(self.natural_by_name(vectors), vectors, divergences)
 
     def has_posterior(self, site: str) -> bool:
-        return not self.found.plan.law.closed
+        return not self.law.closed
 
     def describe(self) -> dict[str, Any]:
         return {}
 
 
-def alone_in(found: Found) -> np.ndarray:
-    """Rows that hold a coefficient alone, with no prior on it."""
-    return found.design.alone if found.plan.tether == 0 else np.zeros(0, dtype=int)
+@cache
+def _shift_of(law: Law) -> Any:
+    """A row's own shift, as the kernel compiles it."""
+    return lambda kernel, numbers, row, state: law.shift(row, *numbers)  # type: ignore[attr-defined]
+
+
+def leverage_one_in(found: Found) -> np.ndarray:
+    """Rows of leverage one, with no prior on the coefficients."""
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    return problem.design.leverage_one if problem.plan.extra_ridge == 0 else np.zeros(0, dtype=int)
 
 
 def fitted_of(found: Found) -> Fitted:
     """What predictions need."""
-    return Fitted(found.plan.law, found.phi, found.design.to_coefficients @ found.u, found.design.intercept)
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    u, phi = problem.split(found.vector)
+    return Fitted(plan_of(found).law, phi, problem.design.to_coefficients @ u, problem.design.intercept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_support
 from robustly.model.program.read import Program, Request
 from robustly.model.row import RowModel
-from robustly.rows.arrays import Rows, make_rows
+from robustly.rows.arrays import ArrayRows, make_rows
 
 RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress")
 
@@ -116,6 +117,7 @@ class Localized:
         self._programs: list[tuple[Program, RowModel, str]] = []
         # Programs read with stand-ins for data that were not known: good for sampling, not checked enough for fitting.
         self.stand_ins: list[Program] = []
+        self._common: list[tuple[Program, Program]] = []
         # Compiled samplers by program, so that a second call starts at once.
         self.compiled: dict[Any, Any] = {}
 
@@ -162,7 +164,7 @@ class Localized:
             )
         return options
 
-    def _rows(self, program: Program, arguments: Arguments, options: Mapping[str, Any]) -> Rows:
+    def _rows(self, program: Program, arguments: Arguments, options: Mapping[str, Any]) -> ArrayRows:
         data = [leaf for leaf, row in zip(arguments.leaves, program.is_row) if row]
         labels = [label for label, row in zip(arguments.labels, program.is_row) if row]
         return make_rows(data, labels, weights=options.get("weights"), chunk=options.get("chunk"))
@@ -181,6 +183,15 @@ class Localized:
             model, found = detect(model, rows)
         self._programs.append((program, model, found))
         return self._programs[-1]
+
+    def common_program(self, program: Program, arguments: Arguments) -> Program:
+        """A program with the localized sites shared by all rows; read once for each that is localized."""
+        for localized, common in self._common:
+            if localized is program:
+                return common
+        request = replace(program.request, sites=(), flat=program.request.sites, fixed=None)
+        self._common.append((program, Program(request, arguments)))
+        return self._common[-1][1]
 
     def row_model(self, *args: Any, **kwargs: Any) -> RowModel:
         """The functions of one row that the program comes to, for data like these."""

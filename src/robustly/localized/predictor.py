@@ -23,8 +23,7 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.hyper import core
 from robustly.model.program.read import Program
 from robustly.model.program.trace import neutral_value, run, site_log_prob
-from robustly.rows.arrays import Rows, make_rows
-from robustly.rows.store import over_rows
+from robustly.rows.arrays import ArrayRows, make_rows
 
 LINE_POINTS = 121
 CLOUD_POINTS = 512
@@ -46,7 +45,7 @@ class Predictor:
             raise DataError(f"new rows are needed for {names(trained)}, as in the call that was fitted.")
         leaves = [leaf for leaf, row in zip(arguments.leaves, is_row) if row]
         labels = [label for label, row in zip(arguments.labels, is_row) if row]
-        self.rows: Rows = make_rows(leaves, labels, chunk=512)
+        self.rows: ArrayRows = make_rows(leaves, labels, chunk=512)
         self.missing = tuple(label for label in trained if label not in labels)
         for label, array in zip(self.rows.labels, self.rows.data):
             expected = np.shape(trained[label])[1:]
@@ -138,11 +137,10 @@ class Predictor:
     # ------------------------------------------------------------------ all rows
 
     def _over(self, function: Any, *args: Any) -> dict[str, np.ndarray]:
-        def chunk(*given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-            *rest, data, _weight, _state = given
-            return {}, jax.vmap(lambda row: function(*rest, row))(data)
+        def chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            return {}, jax.vmap(lambda row: function(*theta, row))(data), None
 
-        return over_rows(jax.jit(chunk), self.rows, None, *args)[1]
+        return dict(self.rows.map(jax.jit(chunk), args).by_unit)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of every new row."""
@@ -164,12 +162,12 @@ class Predictor:
             each, share = self._components(tuple(row), lambda d: cdf_of(d, value))
             return {"cdf": share @ each}
 
-        rows = Rows((*self.rows.data, np.asarray(values, dtype=float)), self.rows.weight, self.rows.chunk)
+        rows = ArrayRows((*self.rows.data, np.asarray(values, dtype=float)), self.rows.weight, self.rows.chunk)
 
-        def chunk(data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-            return {}, jax.vmap(one)(data)
+        def chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            return {}, jax.vmap(one)(data), None
 
-        return over_rows(jax.jit(chunk), rows, None)[1]["cdf"]
+        return rows.map(jax.jit(chunk), None).by_unit["cdf"]
 
     def quantile(self, level: float) -> np.ndarray:
         """The value below which a share `level` of each row's predictive lies."""
@@ -214,13 +212,13 @@ class Predictor:
             return jax.vmap(draw)(jax.random.split(row_key, count))
 
         keys = np.asarray(jax.random.key_data(jax.random.split(key, len(self.rows))))
-        rows = Rows((*self.rows.data, keys), self.rows.weight, self.rows.chunk)
+        rows = ArrayRows((*self.rows.data, keys), self.rows.weight, self.rows.chunk)
 
-        def chunk(data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        def chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
             *row, raw = data
-            return {}, jax.vmap(one)(tuple(row), jax.random.wrap_key_data(raw))
+            return {}, jax.vmap(one)(tuple(row), jax.random.wrap_key_data(raw)), None
 
-        found = over_rows(jax.jit(chunk), rows, None)[1]
+        found = rows.map(jax.jit(chunk), None).by_unit
         return {name: np.moveaxis(values, 1, 0) for name, values in found.items()}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
@@ -14,16 +13,17 @@ import numpy as np
 from robustly._runtime.precision import in_double_precision
 from robustly.approx import QMC, Approximation, Quadrature
 from robustly.errors import ModelError
-from robustly.fit.draws import Draws, Posterior, log_posterior
+from robustly.fit.draws import Draws, Posterior, regular_covariance
 from robustly.fit.em import em
-from robustly.fit.maximize import Found, maximize
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.passes import Passes, passes
+from robustly.fit.problem import Found, RowProblem
+from robustly.fit.search import search
 from robustly.model.conjugacy import detect
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit, RowPosterior
-from robustly.rows.arrays import Rows, make_rows
-from robustly.rows.store import over_rows
+from robustly.rows.arrays import make_rows
+from robustly.rows.store import Rows
 
 LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
 
@@ -37,8 +37,16 @@ class RowSource:
         self.compiled: dict[Any, Any] = {}
 
     @property
+    def problem(self) -> RowProblem:
+        assert isinstance(self.found.problem, RowProblem)
+        return self.found.problem
+
+    @property
     def passes(self) -> Passes:
-        return self.found.passes
+        return self.problem.passes
+
+    def _by_row(self, chunk_pass: Any, theta: Any) -> Mapping[str, np.ndarray]:
+        return self.rows.map(chunk_pass, theta, keep=self.problem.slot).by_unit
 
     @property
     def vector(self) -> np.ndarray:
@@ -58,14 +66,12 @@ class RowSource:
     @in_double_precision
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""
-        x = jnp.asarray(self.vector)
-        return over_rows(self.passes.scores, self.rows, self.found.state, x)[1]["score"]
+        return self._by_row(self.passes.scores, self.vector)["score"]
 
     @in_double_precision
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
         """Evidence of every row at other vectors: (vector, row)."""
-        one = lambda v: over_rows(self.passes.values, self.rows, self.found.state, jnp.asarray(v))[1]["evidence"]
-        return np.stack([one(vector) for vector in vectors])
+        return np.stack([self._by_row(self.passes.values, vector)["evidence"] for vector in vectors])
 
     @in_double_precision
     def integration_error(self) -> float:
@@ -77,8 +83,7 @@ class RowSource:
             dim = self.passes.model.dim
             finer = Quadrature(101) if dim == 1 else Quadrature(9) if dim <= 3 else QMC(2048)
         compiled = passes(self.passes.model, finer)
-        sums, _ = over_rows(compiled.values, self.rows, compiled.begin(self.rows), jnp.asarray(self.vector))
-        return abs(float(sums["value"]) - self.found.log_likelihood)
+        return abs(float(self.rows.map(compiled.values, self.vector).sums["value"]) - self.found.log_likelihood)
 
     def has_posterior(self, site: str) -> bool:
         return self.passes.model.dim > 0
@@ -86,8 +91,7 @@ class RowSource:
     @in_double_precision
     def posterior(self, site: str) -> RowPosterior:
         """Means, standard deviations and quantiles of the rows' own values."""
-        x = jnp.asarray(self.vector)
-        by_row = over_rows(self.passes.posteriors, self.rows, self.found.state, x, jnp.asarray(LEVELS))[1]
+        by_row = self._by_row(self.passes.posteriors, (self.vector, LEVELS))
         shape, part = self._shape_of(site)
         cut = lambda a: a[:, part].reshape(len(self.rows), *shape, *a.shape[2:])
         return RowPosterior(cut(by_row["mean"]), cut(by_row["sd"]), LEVELS, cut(by_row["quantile"]))
@@ -116,18 +120,21 @@ class RowSource:
 
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
         """Draws of the parameters."""
-        curve = self.found.optimum.curve
-        values, vectors = np.linalg.eigh(-curve)
-        covariance = (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
-        density = partial(log_posterior, self.passes, self.log_prior)
-        natural = self.passes.model.parameters.natural
-        posterior = Posterior(density, natural, self.rows, self.found.state, self.vector, covariance, self.compiled)
-        return posterior.draw(num_samples, num_warmup, num_chains, key)
+        model = self.passes.model
+
+        def log_prior(vector: Any) -> Any:
+            theta = model.parameters.natural(vector)
+            return model.log_hyperprior(theta) + self.log_prior(theta) + model.parameters.log_volume(vector)
+
+        covariance = regular_covariance(self.found.optimum.curve)
+        posterior = Posterior(self.problem, log_prior, self.vector, covariance, self.compiled)
+        vectors, divergences = posterior.draw(num_samples, num_warmup, num_chains, key)
+        return Draws(self.natural_by_name(vectors), vectors, divergences)
 
 
 def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:
     """A result from what a search found."""
-    model, optimum = found.passes.model, found.optimum
+    (model, approx), optimum = found.problem.parts, found.optimum
     parameters = model.parameters
     return Fit(
         parameters=parameters.numbers(optimum.vector),
@@ -141,8 +148,8 @@ def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:
         weight=rows.weight,
         outcome=optimum.outcome,
         history=optimum.history,
-        approximation=repr(found.passes.approx),
-        is_bound=found.passes.approx.is_bound,
+        approximation=repr(approx),
+        is_bound=approx.is_bound,
         scales=parameters.scales,
         source=source,
         **{"notes": found.notes, **more},
@@ -173,14 +180,8 @@ def fit_rows(
     labels = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(_as_arrays(data))[0]]
     rows = make_rows(leaves, labels, weights=weights, chunk=chunk)
     packed = _unpacking(model, tree, rows)
-    found = search(
-        packed,
-        rows,
-        approx,
-        method,
-        stop,
-        None if start is None else packed.parameters.vector({**packed.start, **start}),
-    )
+    begin = None if start is None else packed.parameters.vector({**packed.start, **start})
+    found = find(RowProblem(packed, rows, approx), method, stop, begin)
     fit = make_fit(found, rows, RowSource(found, rows))
     warn_unless_converged(fit.outcome)
     return fit
@@ -228,16 +229,10 @@ def _unpacking(model: RowModel, tree: Any, rows: Rows) -> RowModel:
     return unpacked
 
 
-def search(
-    model: RowModel,
-    rows: Rows,
-    approx: Approximation | None,
-    method: str,
-    stop: Stop | None,
-    start: np.ndarray | None,
-    watch: Any = None,
-    report: Any = None,
+def find(
+    problem: RowProblem, method: str, stop: Stop | None, start: np.ndarray | None = None, report: Any = None
 ) -> Found:
+    """The parameters, by the method asked for."""
     if method == "em":
-        return em(model, rows, approx, stop=stop or Stop(1e-8, 5000), start=start, report=report)
-    return maximize(model, rows, approx, stop=stop or Stop(), start=start, watch=watch, report=report)
+        return em(problem, stop or Stop(1e-8, 5000), start=start, report=report)
+    return search(problem, stop or Stop(), start=start, report=report)

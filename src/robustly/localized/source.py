@@ -13,18 +13,20 @@ import numpy as np
 from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.errors import DataError, FitError, ModelError, RobustlyError, names
 from robustly.fit.limits import RunawayWatch, heterogeneity
-from robustly.fit.maximize import Found, maximize, settled
-from robustly.fit.outcome import Outcome
+from robustly.fit.objective import Optimum
+from robustly.fit.outcome import Stop
+from robustly.fit.problem import Found, RowProblem
+from robustly.fit.search import search
 from robustly.localized.predictor import Predictor, without_observations
-from robustly.localized.rows import RowSource, make_fit, search
+from robustly.localized.rows import RowSource, find, make_fit
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.read import Program
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
 from robustly.result.laws import Predictive
-from robustly.rows.arrays import Rows, make_rows
-from robustly.rows.store import over_rows
+from robustly.rows.arrays import make_rows
+from robustly.rows.store import Rows
 
 if TYPE_CHECKING:
     from robustly.localized.model import Localized
@@ -42,7 +44,7 @@ class ProgramSource(RowSource):
         self.program = program
         self.arguments = arguments
         self.owner = owner
-        self.compiled = owner.compiled.setdefault(id(found.passes), {})
+        self.compiled = owner.compiled.setdefault(id(self.passes), {})
 
     def has_posterior(self, site: str) -> bool:
         return site in self.program.sites.local
@@ -77,8 +79,7 @@ class ProgramSource(RowSource):
         trained = dict(zip(self.arguments.labels, self.arguments.leaves))
         data = [np.asarray(by_label[label], dtype=np.asarray(trained[label]).dtype) for label in order]
         rows = make_rows(data, order)
-        x = jnp.asarray(self.vector)
-        return over_rows(self.passes.values, rows, self.passes.begin(rows), x)[1]["evidence"]
+        return rows.map(self.passes.values, self.vector).by_unit["evidence"]
 
     @in_double_precision
     def has_closed_tails(self) -> bool:
@@ -173,20 +174,46 @@ def fit_program(
     from robustly.localized.model import start_vector, stop_of
 
     start = start_vector(model, options.get("start"))
-    walled, labels = model.parameters.walled, model.parameters.labels
-    degenerate = _can_degenerate(program) and options["method"] == "direct"
+    problem = ProgramProblem(model, rows, options["approx"])
+    problem.limit = _SharedValue(owner, program, arguments, rows) if _can_degenerate(program) else None
     with _progress(options.get("progress", False)) as report:
-        stop = stop_of(options)
-        watch = RunawayWatch(walled, labels, 0.5 if degenerate else NEGLIGIBLE)
-        found = search(model, rows, options["approx"], options["method"], stop, start, watch, report)
-        if degenerate and found.optimum.outcome.kind != "converged":
-            limit = _classical_limit(owner, program, arguments, rows, found)
-            if limit is not None:
-                return limit
-            watch = RunawayWatch(walled, labels, NEGLIGIBLE)
-            found = search(model, rows, options["approx"], "direct", stop, found.optimum.vector, watch, report)
+        found = find(problem, options["method"], stop_of(options), start, report)
+    if found.outcome.kind == "boundary":
+        assert problem.limit is not None
+        return problem.limit.as_fit(found)
     notes = (*found.notes, detected) if program.size else found.notes
     return make_fit(found, rows, ProgramSource(found, rows, program, arguments, owner), notes=notes)
+
+
+class ProgramProblem(RowProblem):
+    """A program whose fitted priors may run to the limit in which all rows share one value."""
+
+    limit: _SharedValue | None = None
+    little: float = 0.5
+    """A parameter that runs off for a smaller gain than this (in nats) makes the limit worth a look."""
+
+    def watch(self) -> RunawayWatch:
+        parameters = self.model.parameters
+        little = self.little if self.limit is not None else NEGLIGIBLE
+        return RunawayWatch(parameters.constrained, parameters.labels, little)
+
+    def on(self, rows: Rows) -> ProgramProblem:
+        other = ProgramProblem(self.model, rows, self.passes.approx)
+        other.limit, other.little = None, NEGLIGIBLE
+        return other
+
+    def at_end(self, found: Found, climb: Any) -> Found:
+        ended = found.with_outcome("limit", found.outcome.text) if found.outcome.kind == "end" else found
+        if self.limit is None or self.little == NEGLIGIBLE:
+            return ended
+        answer = self.limit.answer(ended)
+        if answer is not None:
+            return answer
+        patient = self.fresh()
+        assert isinstance(patient, ProgramProblem)
+        patient.little = NEGLIGIBLE
+        again = climb(patient, found.vector)
+        return again if again.outcome.converged else patient.at_end(again, climb)
 
 
 def _can_degenerate(program: Program) -> bool:
@@ -197,44 +224,55 @@ def _can_degenerate(program: Program) -> bool:
     return all(not program.held[site] and not _in_plate(program, site) for site in request.sites)
 
 
-def _classical_limit(owner: Localized, program: Program, arguments: Arguments, rows: Rows, found: Found) -> Fit | None:
-    """The fit in which all rows share the localized values, if no spread of them does better."""
-    from robustly.localized.model import limits_of
+class _SharedValue:
+    """The limit in which all rows share the localized values."""
 
-    sites = program.request.sites
-    common = Program(replace(program.request, sites=(), flat=sites, fixed=None), arguments)
-    model = common.row_model
-    centre = {
-        name: value
-        for name, value in found.passes.model.parameters.natural(jnp.asarray(found.optimum.vector)).items()
-        if name in model.start
-    }
-    start = model.parameters.vector({**model.start, **_prior_centres(program, found), **centre})
-    try:
-        shared = maximize(model, rows, start=start)
-    except FitError:
-        return None
-    if not shared.optimum.outcome.converged or shared.optimum.value < found.optimum.value - 1e-6:
-        return None
-    place = np.concatenate(
-        [np.arange(*model.parameters._slices[site].indices(model.parameters.size)) for site in sites]
-    )
-    score = heterogeneity(shared.passes, rows, shared.optimum.vector, shared.state, place)
-    if np.linalg.eigvalsh(score).max() > 1e-9:
-        return None
-    text = (
-        f"the rows show no heterogeneity in {names(sites)}, so the classical model is returned, with one value for all rows "
-        f"(its log likelihood is {shared.optimum.value - found.optimum.value:.1e} above the best spread tried)."
-    )
-    ended = settled(shared, Outcome("boundary", text, len(found.optimum.history) + len(shared.optimum.history)))
-    theta = model.parameters.natural(jnp.asarray(shared.optimum.vector))
-    source = ProgramSource(ended, rows, common, arguments, owner)
-    return make_fit(ended, rows, source, limits=limits_of(program, theta), notes=(text,))
+    def __init__(self, owner: Localized, program: Program, arguments: Arguments, rows: Rows) -> None:
+        self.owner, self.program, self.arguments, self.rows = owner, program, arguments, rows
+
+    def answer(self, found: Found) -> Found | None:
+        """The fit with shared values, if no spread of them does better."""
+        sites = self.program.request.sites
+        inside: RowProblem = found.problem  # type: ignore[assignment]
+        common = self.owner.common_program(self.program, self.arguments)
+        model = common.row_model
+        centre = {
+            name: value
+            for name, value in inside.model.parameters.natural(jnp.asarray(found.vector)).items()
+            if name in model.start
+        }
+        start = model.parameters.vector({**model.start, **_prior_centres(self.program, found), **centre})
+        try:
+            shared = search(RowProblem(model, self.rows), Stop(), start=start)
+        except FitError:
+            return None
+        if not shared.outcome.converged or shared.value < found.value - 1e-6:
+            return None
+        slices = model.parameters.places
+        place = np.concatenate([np.arange(*slices[site].indices(model.parameters.size)) for site in sites])
+        problem: RowProblem = shared.problem  # type: ignore[assignment]
+        if np.linalg.eigvalsh(heterogeneity(problem, shared.vector, place)).max() > 1e-9:
+            return None
+        text = (
+            f"the rows show no heterogeneity in {names(sites)}, so the classical model is returned, with one value for all "
+            f"rows (its log likelihood is {shared.value - found.value:.1e} above the best spread tried)."
+        )
+        steps = len(found.optimum.history) + len(shared.optimum.history)
+        return shared.with_outcome("boundary", text, steps)
+
+    def as_fit(self, found: Found) -> Fit:
+        """The classical model as a result."""
+        from robustly.localized.model import limits_of
+
+        common = self.owner.common_program(self.program, self.arguments)
+        theta = common.row_model.parameters.natural(jnp.asarray(found.vector))
+        source = ProgramSource(found, self.rows, common, self.arguments, self.owner)
+        return make_fit(found, self.rows, source, limits=limits_of(self.program, theta), notes=(found.outcome.text,))
 
 
 def _prior_centres(program: Program, found: Found) -> dict[str, Any]:
     """A typical value of each localized site under the prior reached so far."""
-    theta = found.passes.model.parameters.natural(jnp.asarray(found.optimum.vector))
+    theta = found.problem.parts[0].parameters.natural(jnp.asarray(found.vector))
     centres = {}
     for site, swapped in program.swapped(theta).items():
         prior = hyper.with_arguments(program.trace[site]["fn"], swapped)
@@ -292,8 +330,6 @@ def reattached(fit: Fit, owner: Localized, call: Mapping[str, Any]) -> ProgramSo
             raise DataError(
                 f"the model given has the parameters {names(program.row_model.start)}, but the saved fit {names(fit.parameters)}."
             )
-        from robustly.fit.newton import Optimum
-        from robustly.fit.passes import passes
         from robustly.model.conjugacy import detect
 
         rows = make_rows(
@@ -301,9 +337,6 @@ def reattached(fit: Fit, owner: Localized, call: Mapping[str, Any]) -> ProgramSo
             [label for label, row in zip(arguments.labels, program.is_row) if row],
         )
         model, _ = detect(program.row_model, rows) if program.size else (program.row_model, "")
-        from robustly.approx import default_approximation
-
         optimum = Optimum(fit.vector, fit.objective, np.zeros_like(fit.vector), fit.curve, fit.history, fit.outcome)
-        seen = {"evidence": fit.evidence, "state": np.zeros(0), "strain": np.zeros(0)}
-        found = Found(optimum, passes(model, default_approximation(model)), rows, seen)
+        found = Found(RowProblem(model, rows), optimum)
         return ProgramSource(found, rows, program, arguments, owner)

@@ -28,9 +28,10 @@ from robustly.errors import ModelError
 from robustly.model.exponential import PriorFamily, candidates
 from robustly.model.program.hyper import core, plain
 from robustly.model.row import RowModel
-from robustly.rows.arrays import Rows
+from robustly.rows.store import Rows
 
 TOLERANCE = 1e-8
+EXAMPLES = 10_000
 WHOLE = "local"
 """How the only part of a local value is called; parts of a dictionary go by their keys."""
 
@@ -103,8 +104,9 @@ def detect(model: RowModel, rows: Rows) -> tuple[RowModel, str]:
     """The model with its conjugacy if it has one, and a sentence on what was found."""
     if model.dim == 0 or model.prior is None:
         return model, "the prior is not a distribution that could be looked at"
-    index = np.unique(np.linspace(0, len(rows) - 1, 24).astype(int))
-    model = replace(model, examples=tuple(np.asarray(a[index]) for a in rows.data))
+    some = rows.sample(EXAMPLES, 0)
+    index = np.unique(np.linspace(0, len(some) - 1, 24).astype(int))
+    model = replace(model, examples=tuple(np.asarray(a[index]) for a in some.data))
     if len(_parts(model)) > 1:
         return model, "the local value has several parts"
     block, reason = _find(model, WHOLE, False)

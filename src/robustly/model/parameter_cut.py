@@ -21,7 +21,7 @@ from robustly.model.jaxpr_simplify import Place, Steps
 
 
 @dataclass(frozen=True)
-class Narrow:
+class Cut:
     """A function ``f(u, vector, row)`` in two parts: ``f = finish(u, numbers(vector, row), row)``."""
 
     size: int
@@ -31,33 +31,33 @@ class Narrow:
     """``(u, scalars, row) -> value``."""
 
 
-def narrow(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any, row: Any) -> Narrow:
+def cut(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any, row: Any) -> Cut:
     """Cut `function` where fewest numbers pass from the vector to what is computed with `u`. Values are only examples."""
     steps = Steps(jax.make_jaxpr(function)(u, vector, row))
     parts = [steps.inputs[:1], steps.inputs[1:2], steps.inputs[2:]]
     by_u, by_vector = steps.reached(parts[0]), steps.reached(parts[1])
-    cut = _least_cut(steps, parts[1][0], by_u, by_vector)
-    shapes = [steps.shape[place] for place in cut]
+    places = _least_cut(steps, parts[1][0], by_u, by_vector)
+    shapes = [steps.shape[place] for place in places]
     sizes = [int(np.prod(shape, dtype=int)) for shape in shapes]
 
     def numbers(vector: Any, row: Any) -> list[Any]:
         known = dict(zip([*parts[1], *parts[2]], [vector, *jax.tree.leaves(row)]))
-        values = steps.run(known, cut)
+        values = steps.run(known, places)
         return [flat[i] for value, size in zip(values, sizes) for flat in [jnp.reshape(value, -1)] for i in range(size)]
 
     def finish(u: Any, scalars: Sequence[Any], row: Any) -> Any:
         known = dict(zip([*parts[0], *parts[2]], [u, *jax.tree.leaves(row)]))
         begin = 0
-        for place, shape, size in zip(cut, shapes, sizes):
+        for place, shape, size in zip(places, shapes, sizes):
             some = scalars[begin : begin + size]
             known[place] = jnp.reshape(some[0] if size == 1 else jnp.stack(list(some)), shape)
             begin += size
         return steps.run(known, steps.outputs)[0]
 
-    return _merged(Narrow(sum(sizes), numbers, finish), u, row)
+    return _merged(Cut(sum(sizes), numbers, finish), u, row)
 
 
-def _merged(view: Narrow, u: Any, row: Any) -> Narrow:
+def _merged(view: Cut, u: Any, row: Any) -> Cut:
     """Numbers that are only ever added to each other as one: an intercept and a predictor, say.
 
     Where a program's derivatives in two numbers are one and the same value, it is a function of their sum.
@@ -79,7 +79,7 @@ def _merged(view: Narrow, u: Any, row: Any) -> Narrow:
             each[group[0]] = total
         return view.finish(u, each, row)
 
-    return Narrow(len(groups), numbers, finish)
+    return Cut(len(groups), numbers, finish)
 
 
 def _least_cut(steps: Steps, source: Place, by_u: set[Place], by_vector: set[Place]) -> list[Place]:

@@ -13,19 +13,29 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import biject_to, constraints
+from scipy.special import expit
 
 from robustly._runtime.precision import in_double_precision
 from robustly.errors import ModelError, names
 
 Theta = dict[str, Any]
 
+# A share below one half, such as that of wrong labels: beyond, right and wrong would change their roles.
+HALF_INTERVAL = constraints.interval(0.0, 0.5)
+
 
 class Parameters:
     """Named parameters: start values in natural form, a constraint for each, and the map to a flat vector."""
 
     @in_double_precision
-    def __init__(self, start: Mapping[str, Any], limits: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        start: Mapping[str, Any],
+        limits: Mapping[str, Any] | None = None,
+        fixed: Mapping[str, Any] | None = None,
+    ) -> None:
         limits = dict(limits or {})
+        self.fixed = {name: jnp.asarray(value, dtype=float) for name, value in (fixed or {}).items()}
         unknown = [name for name in limits if name not in start]
         if unknown:
             raise ModelError(f"constraints name {names(unknown)}, but the parameters are {names(start)}.")
@@ -33,7 +43,7 @@ class Parameters:
         self.limits = {name: limits.get(name, constraints.real) for name in self.names}
         self.shapes = {name: np.shape(value) for name, value in start.items()}
         self._transforms = {name: biject_to(limit) for name, limit in self.limits.items()}
-        self._slices: dict[str, slice] = {}
+        self.places: dict[str, slice] = {}
         self._free_shapes: dict[str, tuple[int, ...]] = {}
         parts, place = [], 0
         for name in self.names:
@@ -44,16 +54,21 @@ class Parameters:
                     f'the start value of "{name}", {np.asarray(value)}, is not inside {self.limits[name]}.'
                 )
             self._free_shapes[name] = free.shape
-            self._slices[name] = slice(place, place + free.size)
+            self.places[name] = slice(place, place + free.size)
             place += free.size
             parts.append(np.asarray(free).reshape(-1))
         self.start = np.concatenate(parts) if parts else np.zeros(0)
         self.size = place
 
     def natural(self, vector: Any) -> Theta:
-        """The values a row model sees, from the search's vector."""
-        return {
-            name: self._transforms[name](vector[self._slices[name]].reshape(self._free_shapes[name]))
+        """The values a row model sees, from the search's vector, fixed ones included.
+
+        A tuple is taken as it is: numbers that a view has made, one for each name.
+        """
+        if isinstance(vector, tuple):
+            return dict(zip(self.names, vector, strict=True))
+        return self.fixed | {
+            name: self._transforms[name](vector[self.places[name]].reshape(self._free_shapes[name]))
             for name in self.names
         }
 
@@ -71,7 +86,7 @@ class Parameters:
         """log |d natural / d vector|: turns a density of natural values into one of the vector."""
         total = jnp.zeros(())
         for name in self.names:
-            free = vector[self._slices[name]].reshape(self._free_shapes[name])
+            free = vector[self.places[name]].reshape(self._free_shapes[name])
             total = total + jnp.sum(self._transforms[name].log_abs_det_jacobian(free, self._transforms[name](free)))
         return total
 
@@ -94,16 +109,16 @@ class Parameters:
         return found
 
     @property
-    def walled(self) -> np.ndarray:
+    def constrained(self) -> np.ndarray:
         """Which entries of the vector stand for a constrained value (on a log or similar scale)."""
         mask = np.zeros(self.size, dtype=bool)
         for name in self.names:
-            mask[self._slices[name]] = not _is_real(self.limits[name])
+            mask[self.places[name]] = not _is_real(self.limits[name])
         return mask
 
     @property
     def scales(self) -> list[str]:
-        """For every natural number, the scale its vector entry is on: ``real``, ``log``, ``logit``, or ``mixed``."""
+        """For every natural number, the scale its vector entry is on: ``real``, ``log``, ``logit``, ``half logit`` or ``mixed``."""
         found = []
         for name in self.names:
             kind = _scale(self.limits[name])
@@ -116,7 +131,9 @@ class Parameters:
         if "mixed" in scales:
             return np.asarray(jax.jacobian(lambda v: self.flat(self.natural(v)))(jnp.asarray(vector)))
         x = np.asarray(vector, dtype=float)
-        slopes = {"real": np.ones_like(x), "log": np.exp(x), "logit": 0.25 / np.cosh(0.5 * x) ** 2}
+        with np.errstate(over="ignore"):
+            logistic = 0.25 / np.cosh(0.5 * x) ** 2
+            slopes = {"real": np.ones_like(x), "log": np.exp(x), "logit": logistic, "half logit": 0.5 * logistic}
         return np.diag([slopes[scale][i] for i, scale in enumerate(scales)]) if scales else np.zeros((0, 0))
 
     def numbers(self, vector: Any) -> dict[str, np.ndarray]:
@@ -124,9 +141,14 @@ class Parameters:
         if "mixed" in self.scales:
             return {name: np.asarray(value)[()] for name, value in self.natural(jnp.asarray(vector)).items()}
         x = np.asarray(vector, dtype=float)
-        maps: dict[str, Any] = {"real": lambda v: v, "log": np.exp, "logit": lambda v: 1.0 / (1.0 + np.exp(-v))}
+        maps: dict[str, Any] = {
+            "real": lambda v: v,
+            "log": np.exp,
+            "logit": expit,
+            "half logit": lambda v: 0.5 * expit(v),
+        }
         return {
-            name: maps[_scale(self.limits[name])](x[self._slices[name]].reshape(self.shapes[name]))[()]
+            name: maps[_scale(self.limits[name])](x[self.places[name]].reshape(self.shapes[name]))[()]
             for name in self.names
         }
 
@@ -147,4 +169,6 @@ def _scale(limit: Any) -> str:
         return "real"
     if limit in (constraints.positive, constraints.nonnegative):
         return "log"
-    return "logit" if limit is constraints.unit_interval else "mixed"
+    if limit is constraints.unit_interval:
+        return "logit"
+    return "half logit" if limit is HALF_INTERVAL else "mixed"

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import jax.numpy as jnp
 import numpy as np
@@ -28,6 +28,34 @@ if TYPE_CHECKING:
 Local = Any
 Row = Any
 Scalar = Any
+
+
+class View(Protocol):
+    """How parameters enter a row, where a model states it: the few numbers of each row, and the way back.
+
+    A regression's coefficients reach a row only through its linear predictor. The model's functions then see these numbers
+    in place of the parameters, so that a pass over the rows is a matrix product, the rows' own work, and another product.
+    """
+
+    def at(self, vector: np.ndarray) -> Any:
+        """What a pass needs of a parameter vector, made once a pass."""
+        ...
+
+    def enter(self, at: Any, data: Any) -> tuple[tuple[Any, ...], Any]:
+        """What rows see of the parameters (arrays by row, single values where all see the same), and what goes back."""
+        ...
+
+    def seen(self, data: Any) -> Any:
+        """What the model's functions get as ``row``."""
+        ...
+
+    def pull_back(self, entered: Any, slope: np.ndarray, curve: np.ndarray) -> dict[str, Any]:
+        """Sums from the rows' slopes and curvatures in their numbers, weighted, and what :meth:`enter` kept for it."""
+        ...
+
+    def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Slope and curvature in the vector, from the sums over all rows."""
+        ...
 
 
 def no_hyperprior(theta: Theta) -> Scalar:
@@ -55,6 +83,14 @@ class RowModel:
         transform: ``(u, theta, row) -> (local, log volume)``, in place of `local_support` and `center`.
         joint: ``(u, theta, row, z) -> scalar``, prior, likelihood and log volume together, where one reading of the model
             can give all three.
+        closed: ``(theta, row) -> scalar``, the evidence in closed form, where there is one.
+        guess: ``(rows, numbers) -> (local values, log widths or None)``, arrays by row: roughly where each row's posterior
+            lies, for a first look; for a model that states its :class:`View`.
+        peak: ``(theta, row) -> (loc, scale)`` of a prior with a peak that its tails do not follow; see
+            :class:`~robustly.approx.two_centre.TwoCentre`.
+        kink: ``theta -> scalar``, by how much the slope of the log prior falls at that peak, where it does.
+        points_follow: whether integration points move along with the parameters. They may stay where parameters move the
+            prior of the local, and the likelihood not against it.
         examples: a few rows, at which the structure of the model is looked at.
 
     Example:
@@ -85,10 +121,21 @@ class RowModel:
     joint: Callable[..., Scalar] | None = None
     size: int | None = None
     conjugacy: Conjugacy | None = None
+    closed: Callable[[Theta, Row], Scalar] | None = None
+    guess: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    peak: Callable[[Theta, Row], tuple[Any, Any]] | None = None
+    kink: Callable[[Theta], Scalar] | None = None
+    points_follow: bool = True
     examples: Any = None
 
     def __post_init__(self) -> None:
-        if self.log_prior is None and self.prior is None and self.dim > 0:
+        if (
+            self.log_prior is None
+            and self.prior is None
+            and self.joint is None
+            and self.closed is None
+            and self.dim > 0
+        ):
             raise ModelError(
                 "a RowModel needs log_prior(local, theta, row), or prior(theta, row) that gives a distribution."
             )

@@ -3,35 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from threading import Lock
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from robustly._runtime.memory import may_have_compiled
+from robustly._runtime.precision import double_precision
 from robustly.errors import DataError
+from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, first_time, thread_pool
 
 CHUNK = 2048
+SMALLEST = 64
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class ArrayRows(Rows):
     """`data` is a tuple of arrays whose leading axis counts rows; `weight` says how often each row counts."""
 
-    data: tuple[np.ndarray, ...]
+    data: Data
     weight: np.ndarray
     chunk: int = CHUNK
-    labels: Sequence[str] = field(default=())
+    labels: tuple[str, ...] = ()
+    _states: WeakKeyDictionary[Slot, np.ndarray] = field(default_factory=WeakKeyDictionary, repr=False)
 
     def __len__(self) -> int:
         return len(self.weight)
 
     @property
     def bucket(self) -> int:
-        """Rows in a compiled chunk: a power of two, so that few different sizes are ever compiled."""
-        return min(self.chunk, max(8, 1 << (len(self) - 1).bit_length()))
+        """Rows in a compiled chunk: powers of four, so that few different sizes are ever compiled."""
+        size = SMALLEST
+        while size < min(len(self), self.chunk):
+            size *= 4
+        return min(size, self.chunk)
 
-    @property
+    @cached_property
     def total_weight(self) -> float:
         return float(self.weight.sum())
 
@@ -40,39 +50,104 @@ class Rows:
         for start in range(0, len(self), self.bucket):
             yield slice(start, min(start + self.bucket, len(self)))
 
-    def chunk_at(self, place: slice) -> tuple[tuple[Any, ...], np.ndarray]:
+    def chunk_at(self, place: slice) -> tuple[Data, np.ndarray]:
         """Data and weights of some rows, filled up to a whole chunk with a repeated row of weight zero."""
         return self._whole if place.stop - place.start == len(self) else self._cut(place)
 
-    def _cut(self, place: slice) -> tuple[tuple[Any, ...], np.ndarray]:
+    def _cut(self, place: slice) -> tuple[Data, np.ndarray]:
         size = self.bucket
         return tuple(pad(a[place], size) for a in self.data), pad(self.weight[place], size, 0.0)
 
     @cached_property
-    def _whole(self) -> tuple[tuple[Any, ...], np.ndarray]:
+    def _whole(self) -> tuple[Data, np.ndarray]:
         """The only chunk, where there is but one: every pass reads it again."""
         return self._cut(slice(0, len(self)))
 
-    def chunks(self) -> Iterator[tuple[slice, tuple[Any, ...], np.ndarray]]:
+    def chunks(self) -> Iterator[tuple[slice, Data, np.ndarray]]:
         """All rows, chunk by chunk."""
         for place in self.places():
             yield place, *self.chunk_at(place)
 
-    def take(self, index: Any) -> Rows:
+    def map(self, chunk_pass: Pass, theta: Any, keep: Slot | None = None, into: Slot | None = None) -> Mapped:
+        places = list(self.places())
+        states = None if keep is None else self._states.get(keep)
+        whole: dict[str, np.ndarray] = {}
+        making_room = Lock()
+
+        def put(name: str, place: slice, part: Any) -> None:
+            count = place.stop - place.start
+            value = np.asarray(part)[:count]
+            if count == len(self):
+                whole[name] = value
+                return
+            with making_room:
+                if name not in whole:
+                    whole[name] = np.empty((len(self), *value.shape[1:]), dtype=value.dtype)
+            whole[name][place] = value
+
+        def run(place: slice) -> Sums:
+            data, weight = self.chunk_at(place)
+            before = None if states is None else pad(states[place], len(weight))
+            with double_precision():
+                sums, by_unit, state = chunk_pass(theta, data, weight, before)
+                for name, part in by_unit.items():
+                    put(name, place, part)
+                if into is not None and state is not None:
+                    put("", place, state)
+                return {name: np.asarray(value) for name, value in sums.items()}
+
+        alone = first_time(chunk_pass, self.bucket)
+        if alone:
+            may_have_compiled()
+        if len(places) < 4 or THREADS == 1:
+            done = [run(place) for place in places]
+        else:
+            # What has to be compiled is compiled once, by the first chunk.
+            done = [run(place) for place in places[:alone]]
+            done += thread_pool().map(run, places[alone:])
+        if into is not None and "" in whole:
+            self._states[into] = whole.pop("")
+        return Mapped(added_up(done), whole)
+
+    def states(self, slot: Slot) -> np.ndarray | None:
+        """What a slot holds, if anything."""
+        return self._states.get(slot)
+
+    def take(self, index: Any) -> ArrayRows:
         """Some of the rows."""
-        return Rows(tuple(a[index] for a in self.data), self.weight[index], self.chunk, self.labels)
+        part = tuple(a[index] for a in self.data)
+        return replace(self, data=part, weight=self.weight[index], _states=WeakKeyDictionary())
+
+    def sample(self, n: int, seed: int = 0) -> ArrayRows:
+        if n >= len(self):
+            return self
+        return self.take(np.sort(np.random.default_rng(seed).choice(len(self), n, replace=False)))
+
+    def weighed(self, weight: np.ndarray) -> ArrayRows:
+        # States belong to rows, not to how often they count.
+        return replace(self, weight=weight, _states=WeakKeyDictionary(self._states))
+
+    def cut_into(self, chunk: int) -> ArrayRows:
+        """The same rows in chunks of another size."""
+        return self if chunk == self.chunk else replace(self, chunk=chunk)
 
 
-def pad(array: np.ndarray, size: int, value: float | None = None) -> np.ndarray:
-    """Fill the leading axis up to `size`, with copies of the last entry or with `value`."""
-    missing = size - len(array)
+def pad(array: Any, size: int, value: float | None = None) -> Any:
+    """Fill the leading axis up to `size`, with copies of the last entry or with `value`; sparse matrices with zeros."""
+    missing = size - array.shape[0]
     if missing <= 0:
         return array
+    if not isinstance(array, np.ndarray):
+        from scipy import sparse
+
+        return sparse.vstack([array, sparse.csr_array((missing, array.shape[1]))], format="csr")
     last = array[-1:] if value is None else np.full_like(array[-1:], value)
     return np.concatenate([array, np.repeat(last, missing, axis=0)])
 
 
-def make_rows(data: Sequence[Any], labels: Sequence[str], *, weights: Any = None, chunk: int | None = None) -> Rows:
+def make_rows(
+    data: Sequence[Any], labels: Sequence[str], *, weights: Any = None, chunk: int | None = None
+) -> ArrayRows:
     """Read arrays as rows; name the array and the row when something cannot be used."""
     arrays = []
     for label, given in zip(labels, data):
@@ -97,7 +172,7 @@ def make_rows(data: Sequence[Any], labels: Sequence[str], *, weights: Any = None
     n = len(arrays[0]) if arrays else 0
     if n == 0:
         raise DataError("there are no rows to fit: the data are empty.")
-    return Rows(tuple(arrays), read_weights(weights, n), chunk or CHUNK, tuple(labels))
+    return ArrayRows(tuple(arrays), read_weights(weights, n), chunk or CHUNK, tuple(labels))
 
 
 def read_weights(weights: Any, n: int) -> np.ndarray:

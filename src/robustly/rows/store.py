@@ -1,61 +1,109 @@
-"""Map a pass over the rows and add up: the one loop every fit runs, whatever the rows are."""
+"""Where do the rows live, and how is a pass mapped over them? The interface that every store of rows fills.
+
+A *pass* is a function of one chunk of rows. It returns sums, which add up over chunks, values by unit, which line up with
+the rows, and a state that stays beside the rows until the next pass. A search only ever sees the sums, so the same search
+serves rows in memory, on disk or on a cluster.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from robustly._runtime.memory import may_have_compiled
-from robustly._runtime.precision import double_precision
-from robustly.rows.arrays import Rows, pad
+if TYPE_CHECKING:
+    from robustly.rows.arrays import ArrayRows
 
-ChunkPass = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
+Data = tuple[Any, ...]
+Sums = dict[str, Any]
+ByUnit = Mapping[str, Any]
+# (what is the same for all rows, data, weight, state) -> (sums, values by unit, state)
+Pass = Callable[[Any, Data, Any, Any], tuple[Sums, ByUnit, Any]]
 
 THREADS = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def over_rows(
-    chunk_pass: ChunkPass, rows: Rows, state: np.ndarray | None, *args: Any, ready: bool = False
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Run ``chunk_pass(*args, data, weight, state)`` over all chunks.
+class Slot:
+    """A place beside the rows in which passes keep the units' states. What it holds is forgotten with it."""
 
-    It returns sums, which are added in the order of the rows (so the answer does not depend on the number of threads),
-    and values by row, which are put end to end. A pass that is `ready` has been compiled for chunks of this size.
-    """
-    pieces = list(rows.places())
-    by_row: dict[str, np.ndarray] = {}
-    making_room = Lock()
 
-    def run(place: slice) -> dict[str, Any]:
-        data, weight = rows.chunk_at(place)
-        here = None if state is None else pad(state[place], len(weight))
-        with double_precision():
-            sums, parts = chunk_pass(*args, data, weight, here)
-            count = place.stop - place.start
-            for name, part in parts.items():
-                value = np.asarray(part)[:count]
-                if count == len(rows):
-                    by_row[name] = value
-                    continue
-                with making_room:
-                    if name not in by_row:
-                        by_row[name] = np.empty((len(rows), *value.shape[1:]), dtype=value.dtype)
-                by_row[name][place] = value
-            return {name: np.asarray(value) for name, value in sums.items()}
+@dataclass(frozen=True)
+class Mapped:
+    """What a pass over all rows gave."""
 
-    if not ready:
-        may_have_compiled()
-    # XLA spreads one chunk over the cores only in part; a chunk a thread keeps them busy. The first one compiles.
-    alone = 0 if ready else 1
-    if len(pieces) < 4 or THREADS == 1:
-        done = [run(piece) for piece in pieces]
-    else:
-        done = [run(piece) for piece in pieces[:alone]]
-        with ThreadPoolExecutor(THREADS) as pool:
-            done += pool.map(run, pieces[alone:])
-    return {name: sum(sums[name] for sums in done) for name in done[0]}, by_row
+    sums: Sums
+    by_unit: ByUnit
+
+
+class Rows(ABC):
+    """Rows to be fitted; how often each counts is its weight."""
+
+    weight: Any
+    labels: tuple[str, ...]
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def total_weight(self) -> float: ...
+
+    @abstractmethod
+    def map(self, chunk_pass: Pass, theta: Any, keep: Slot | None = None, into: Slot | None = None) -> Mapped:
+        """Run ``chunk_pass(theta, data, weight, state)`` over all chunks and add up.
+
+        Sums are added in the order of the rows, so the answer does not depend on how many chunks run at once.
+
+        Args:
+            keep: where the states of the last pass are; a pass without one, or before the first, sees the state None.
+            into: where the new states go, if anywhere. They may replace the old ones (``into=keep``).
+        """
+
+    @abstractmethod
+    def sample(self, n: int, seed: int) -> ArrayRows:
+        """Some of the rows, in memory; the same ones every time."""
+
+    @abstractmethod
+    def weighed(self, weight: Any) -> Rows:
+        """The same rows with other weights."""
+
+
+@cache
+def thread_pool() -> ThreadPoolExecutor:
+    """The one pool in which chunks run side by side: XLA spreads a single chunk over the cores only in part."""
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="robustly")
+
+
+if hasattr(os, "register_at_fork"):
+    # Threads do not survive a fork; the child makes its own when it needs them.
+    os.register_at_fork(after_in_child=thread_pool.cache_clear)
+
+_COMPILED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
+
+
+def first_time(chunk_pass: Pass, size: Any) -> bool:
+    """Whether a pass has not been through a chunk of this size before, so that it may have to be compiled first."""
+    try:
+        seen = _COMPILED.setdefault(chunk_pass, set())
+    except TypeError:
+        return True
+    if size in seen:
+        return False
+    seen.add(size)
+    return True
+
+
+def added_up(parts: list[Sums]) -> Sums:
+    """Sums of all chunks, in their order; of what is called ``max …``, the largest."""
+    largest = lambda values: np.max(np.stack(values), axis=0)
+    return {
+        name: (largest if name.startswith("max ") else sum)([np.asarray(part[name]) for part in parts])
+        for name in parts[0]
+    }

@@ -1,61 +1,37 @@
-"""From arrays, data frames and sparse matrices to a design: columns with names, a response, an offset, weights."""
+r"""How do columns enter a regression's rows? A linear predictor, its coordinates, and the way back to coefficients.
+
+Coefficients are searched for in coordinates :math:`u` in which the columns are uncorrelated and of unit size, so that
+neither their units nor columns far from zero cost digits. A row sees :math:`m_i = o_i + x_i \cdot w` and a few numbers that
+all rows share; its slopes and curvatures in these come back as :math:`X^\top s` and :math:`X^\top H X`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from robustly.errors import DataError, names
-from robustly.rows.arrays import Rows, pad, read_weights
+from robustly.rows.arrays import ArrayRows, read_weights
+from robustly.rows.store import Data, Rows
 
 # Directions in which standardised columns vary less than this share of their variance are taken for rounding.
 ALIASED = 1e-11
 # A leverage closer to one than this is one.
-ALONE = 1e-9
+LEVERAGE_ONE = 1e-9
 WIDE_CHUNK = 400_000
-
-
-class DesignRows(Rows):
-    """Rows whose first array is a matrix of columns, dense or sparse; few different chunk sizes are ever compiled."""
-
-    @property
-    def bucket(self) -> int:
-        size = 256
-        while size < min(len(self), self.chunk):
-            size *= 4
-        return min(size, self.chunk)
-
-    def _cut(self, place: slice) -> tuple[tuple[Any, ...], np.ndarray]:
-        size = self.bucket
-        return tuple(pad_matrix(a[place], size) for a in self.data), pad(self.weight[place], size, 0.0)
-
-    def take(self, index: Any) -> DesignRows:
-        return DesignRows(tuple(a[index] for a in self.data), self.weight[index], self.chunk, self.labels)
-
-
-def pad_matrix(array: Any, size: int) -> Any:
-    """As :func:`robustly.rows.arrays.pad`, for sparse matrices too."""
-    if isinstance(array, np.ndarray):
-        return pad(array, size)
-    from scipy import sparse
-
-    missing = size - array.shape[0]
-    return array if missing <= 0 else sparse.vstack([array, sparse.csr_array((missing, array.shape[1]))], format="csr")
+# Rows that give a first idea of where the columns lie.
+GLANCE = 256
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """What a regression is made from. `rows` hold the matrix, the offset, the response and the trials.
+    """What a regression is made from. `rows` hold the matrix, the offset, the response and the trials."""
 
-    Searches move in coordinates `u` in which the columns are uncorrelated and of unit size: coefficients are
-    ``to_coefficients @ u``, whatever the units of the columns.
-    """
-
-    rows: DesignRows
+    rows: ArrayRows
     terms: list[str]
     intercept: bool
     ridge: float = 0.0
@@ -84,13 +60,18 @@ class Design:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @cached_property
+    def _wide(self) -> Rows:
+        """The rows in chunks that suit what is done to the columns alone."""
+        return self.rows.cut_into(max(64, WIDE_CHUNK // max(1, self.matrix.shape[1])))
+
     # ------------------------------------------------------------------ pieces of one chunk
 
     def shifted(self, matrix: Any) -> Any:
         """Columns without their means, so that no digits are lost to columns far from zero."""
         return matrix if self.sparse or not self.intercept else matrix - self.centre
 
-    def linear(self, matrix: Any, beta: np.ndarray) -> np.ndarray:
+    def linear(self, matrix: Any, beta: Any) -> Any:
         """The linear predictor of shifted columns, without the offset."""
         return beta[0] + matrix @ beta[1:] if self.intercept else matrix @ beta
 
@@ -110,45 +91,58 @@ class Design:
         edge = matrix.T @ each
         return np.block([[np.array([[each.sum()]]), edge[None]], [edge[:, None], inner]])
 
-    def reach(self, beta: np.ndarray) -> float:
-        """A number that no predictor of these coefficients exceeds, without a look at the rows."""
-        columns, offset = self._reaches
-        return float(np.abs(beta) @ columns + offset)
+    # ------------------------------------------------------------------ moments of the columns, in one pass
 
     @cached_property
-    def _reaches(self) -> tuple[np.ndarray, float]:
-        """The largest absolute entry of every shifted column, the intercept's among them, and of the offset."""
-        each = [abs(self.shifted(self.matrix[place])).max(axis=0) for place in self._places()]
-        each = [part.toarray() if hasattr(part, "toarray") else part for part in each]
-        columns = np.max(np.stack([np.ravel(part) for part in each]), axis=0)
-        return np.concatenate([[1.0], columns]) if self.intercept else columns, float(np.abs(self.offset).max())
+    def _moments(self) -> dict[str, np.ndarray]:
+        """Sums of the columns around a first idea of their centre, and the largest entries."""
+        shifts = not self.sparse and self.intercept
+        idea = np.mean(self.rows.sample(GLANCE, 0).data[0], axis=0) if shifts else np.zeros(self.matrix.shape[1])
 
-    # ------------------------------------------------------------------ coordinates
+        def moments(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            matrix = data[0] - theta if shifts else data[0]
+            largest = abs(matrix).max(axis=0)
+            sums = {
+                "gram": self.gram(matrix, weight),
+                "max columns": np.ravel(largest.toarray() if hasattr(largest, "toarray") else largest),
+                "max offset": np.abs(data[1]).max(),
+            }
+            return (sums | {"first": weight @ matrix} if shifts else sums), {}, None
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            return {**self._wide.map(moments, idea).sums, "idea": idea}
 
     @cached_property
     def centre(self) -> np.ndarray:
         """Weighted column means."""
         if self.sparse or not self.intercept:
             return np.zeros(self.matrix.shape[1])
-        total = sum(self.rows.weight[place] @ self.matrix[place] for place in self._places())
-        return total / self.rows.total_weight
+        return self._moments["idea"] + self._moments["first"] / self.rows.total_weight
 
     @cached_property
     def spread_of_columns(self) -> np.ndarray:
-        """The mean of columns times columns."""
-        total = sum(self.gram(self.shifted(self.matrix[place]), self.rows.weight[place]) for place in self._places())
-        return np.asarray(total) / self.rows.total_weight
+        """The mean of columns times columns, around their centre."""
+        found = np.asarray(self._moments["gram"]) / self.rows.total_weight
+        if not self.sparse and self.intercept:
+            away = self.centre - self._moments["idea"]
+            found[1:, 1:] -= np.outer(away, away)
+            found[0, 1:] = found[1:, 0] = 0.0
+        return found
 
-    def _places(self) -> list[slice]:
-        step = max(1, WIDE_CHUNK // max(1, self.matrix.shape[1]))
-        return [slice(start, start + step) for start in range(0, len(self), step)]
+    def max_abs_predictor(self, beta: np.ndarray) -> float:
+        """A number that no predictor of these coefficients exceeds, without a look at the rows."""
+        columns = self._moments["max columns"] + np.abs(self.centre - self._moments["idea"])
+        columns = np.concatenate([[1.0], columns]) if self.intercept else columns
+        return float(np.abs(beta) @ columns + self._moments["max offset"])
+
+    # ------------------------------------------------------------------ coordinates
 
     @cached_property
     def _coordinates(self) -> tuple[np.ndarray, np.ndarray]:
         """The map from `u` to coefficients of shifted columns, and the directions that the columns do not span."""
         gram = self.spread_of_columns
         size = len(gram)
-        unit = np.sqrt(np.diag(gram))
+        unit = np.sqrt(np.maximum(np.diag(gram), 0.0))
         # A constant column has nothing left but the rounding of its mean.
         around = np.concatenate([[0.0], np.abs(self.centre)]) if self.intercept else np.abs(self.centre)
         nothing = unit <= np.maximum(1e-13 * around, 1e-150)
@@ -189,15 +183,21 @@ class Design:
         return turn[0] + matrix @ turn[1:] if self.intercept else np.asarray(matrix @ turn)
 
     @cached_property
-    def alone(self) -> np.ndarray:
-        """Rows without which the columns, with no ridge to help, leave some coefficient undetermined: leverage one."""
+    def leverage_one(self) -> np.ndarray:
+        """Rows without which the columns, with no ridge to help, leave some coefficient undetermined."""
         if self.ridge > 0:
             return np.zeros(0, dtype=int)
-        size = np.concatenate([np.square(self.directions(place)).sum(axis=1) for place in self._places()])
-        return np.flatnonzero(self.rows.weight * size > (1.0 - ALONE) * self.rows.total_weight)
 
-    def held_by(self, row: int) -> list[str]:
-        """The terms whose coefficients a row with leverage one holds alone."""
+        def leverages(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            matrix = self.shifted(data[0])
+            each = theta[0] + matrix @ theta[1:] if self.intercept else np.asarray(matrix @ theta)
+            return {}, {"leverage": weight * np.square(each).sum(axis=1)}, None
+
+        leverage = self._wide.map(leverages, self.to_shifted).by_unit["leverage"]
+        return np.flatnonzero(leverage > (1.0 - LEVERAGE_ONE) * self.rows.total_weight)
+
+    def determined_by(self, row: int) -> list[str]:
+        """The terms whose coefficients only this row, with leverage one, determines."""
         size = np.abs(self.to_coefficients @ self.directions(slice(row, row + 1))[0])
         return [term for term, one in zip(self.terms, size) if one > 1e-6 * size.max()]
 
@@ -215,29 +215,97 @@ class Design:
         """Offset and linear predictor of some rows."""
         return self.offset[place] + self.linear(self.shifted(self.matrix[place]), self.to_shifted @ u)
 
-    def project(self, target: np.ndarray) -> np.ndarray:
-        """Least squares of a vector by row on the columns, in `u`."""
-        cross = sum(
-            self.crossed(self.shifted(self.matrix[place]), self.rows.weight[place] * target[place])
-            for place in self._places()
-        )
+    def project_by_row(self, target: np.ndarray) -> np.ndarray:
+        """As :meth:`project`, of a number for every row."""
+        beside = replace(self.rows, data=(*self.rows.data, target))
+        return self.with_rows(beside).project(lambda data: data[4])
+
+    def project(self, target: Callable[[Data], np.ndarray]) -> np.ndarray:
+        """Least squares of a number by row, made from the row's data, on the columns, in `u`."""
+
+        def cross(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            return {"cross": self.crossed(self.shifted(data[0]), weight * target(data))}, {}, None
+
+        total = self._wide.map(cross, None).sums["cross"]
         gram = self.to_shifted.T @ self.spread_of_columns @ self.to_shifted
         gram = gram + (self.penalty + 1e-12 * np.eye(len(gram))) / self.rows.total_weight
-        return np.linalg.solve(gram, self.to_shifted.T @ np.asarray(cross) / self.rows.total_weight)
+        return np.linalg.solve(gram, self.to_shifted.T @ np.asarray(total) / self.rows.total_weight)
 
-    def some(self, index: np.ndarray) -> Design:
-        """The same coordinates with some of the rows."""
-        return self._with(self.rows.take(index))
+    def with_rows(self, rows: ArrayRows) -> Design:
+        """The same coordinates with other rows, or other weights."""
+        part = replace(self, rows=rows)
+        for name in ("centre", "_coordinates"):
+            part.__dict__[name] = getattr(self, name)
+        # How columns vary is told by the rows that count now, unless they are the same.
+        if rows.weight is self.rows.weight:
+            part.__dict__["_moments"] = self._moments
+        return part
 
     def weighed(self, weight: np.ndarray) -> Design:
         """The same coordinates and rows with other weights."""
-        return self._with(DesignRows(self.rows.data, weight, self.rows.chunk, self.rows.labels))
+        return self.with_rows(self.rows.weighed(weight))
 
-    def _with(self, rows: DesignRows) -> Design:
-        part = Design(rows, self.terms, self.intercept, self.ridge)
-        for name in ("centre", "_coordinates"):
-            part.__dict__[name] = getattr(self, name)
-        return part
+
+@dataclass(frozen=True, eq=False)
+class LinearView:
+    """How coefficients and shared numbers enter rows: a linear predictor, and the numbers as they are.
+
+    The vector holds the coordinates `u` of the coefficients, then the shared numbers that are fitted (`free`), on scales
+    without walls; the others are held.
+    """
+
+    design: Design
+    held: np.ndarray
+    """Values of all shared numbers; those of fitted ones do not matter."""
+    free: np.ndarray
+    """Which of them are fitted."""
+
+    def split(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinates of the coefficients, and all shared numbers."""
+        phi = self.held.copy()
+        phi[self.free] = vector[self.design.size :]
+        return vector[: self.design.size], phi
+
+    def joined(self, u: np.ndarray, phi: np.ndarray) -> np.ndarray:
+        return np.concatenate([u, phi[self.free]])
+
+    def at(self, vector: Any) -> tuple[Any, tuple[Any, ...]]:
+        size, place = self.design.size, {int(i): k for k, i in enumerate(self.free)}
+        phi = tuple(vector[size + place[i]] if i in place else held for i, held in enumerate(self.held))
+        return self.design.to_shifted @ vector[:size], phi
+
+    def enter(self, at: tuple[Any, tuple[Any, ...]], data: Data) -> tuple[tuple[Any, ...], Any]:
+        matrix = self.design.shifted(data[0])
+        return (data[1] + self.design.linear(matrix, at[0]), *at[1]), matrix
+
+    def seen(self, data: Data) -> Data:
+        return data[2], data[3]
+
+    def pull_back(self, matrix: Any, slope: np.ndarray, curve: np.ndarray) -> dict[str, Any]:
+        design, size = self.design, slope.shape[1]
+        # Curvatures come as the entries on and below the diagonal, line by line; the predictor's are the first of a line.
+        mixed = [design.crossed(matrix, curve[:, j * (j + 1) // 2]) for j in range(1, size)]
+        return {
+            "slope_w": design.crossed(matrix, slope[:, 0]),
+            "curve_w": design.gram(matrix, curve[:, 0]),
+            "slope": slope[:, 1:].sum(axis=0),
+            "curve": curve.sum(axis=0),
+            "mixed": np.stack(mixed, axis=-1) if mixed else np.zeros((self.design.to_shifted.shape[0], 0)),
+        }
+
+    def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        turn, size, free = self.design.to_shifted, self.design.size, self.free
+        shared = np.zeros((len(self.held), len(self.held)))
+        for i in range(len(self.held)):
+            for j in range(i + 1):
+                shared[i, j] = shared[j, i] = sums["curve"][(i + 1) * (i + 2) // 2 + j + 1]
+        slope = np.concatenate([turn.T @ sums["slope_w"], sums["slope"][free]])
+        curve = np.zeros((len(slope), len(slope)))
+        curve[:size, :size] = turn.T @ sums["curve_w"] @ turn
+        curve[:size, size:] = (turn.T @ sums["mixed"])[:, free]
+        curve[size:, :size] = curve[:size, size:].T
+        curve[size:, size:] = shared[np.ix_(free, free)]
+        return slope, curve
 
 
 def read_design(
@@ -268,7 +336,7 @@ def read_design(
     data = (matrix, read_offset(offset, exposure, n), response, counted)
     if weight is not None and not np.any(np.asarray(weight, dtype=float)):
         raise DataError("all weights are zero, so no row counts. Give at least one row a positive weight.")
-    rows = DesignRows(data, read_weights(weight, n), labels=("X", "offset", "y", "trials"))
+    rows = ArrayRows(data, read_weights(weight, n), labels=("X", "offset", "y", "trials"))
     design = Design(rows, _unique([*(["Intercept"] if intercept else []), *terms]), intercept, float(ridge))
     if not design.terms:
         raise DataError("there are no columns and no intercept, so there is nothing to fit.")

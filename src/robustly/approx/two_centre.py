@@ -1,0 +1,177 @@
+r"""What is the evidence of a row whose prior has a kink, or tails that its likelihood's peak may sit far out in?
+
+Under a Laplace or Student-t prior a row's posterior can have two centres, the prior's and the likelihood's, with a kink at
+the first. One rule around a mode would miss one of them, so the line is cut into four half-lines: outwards from both
+centres, and from both to a break between them. On each, Gauss–Legendre points in :math:`x` with
+:math:`\beta = c \pm w \sinh x` resolve the centre and go far out. The evidence is not a bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from robustly.approx.base import Enumerating
+from robustly.approx.climb import climb, look
+from robustly.approx.grid import find_half_widths
+from robustly.approx.moments import Finish, Moments, second_order
+from robustly.errors import ModelError
+from robustly.model.row import RowModel
+
+FEWEST_NODES = 40
+# How loosely the likelihood's peak is tied to where it is guessed to be, or, unguessed, to the prior's (in its scales).
+LOOSE, VERY_LOOSE = 3.0, 30.0
+
+
+@dataclass(frozen=True)
+class TwoCentre(Enumerating):
+    """Gauss–Legendre points on four half-lines around the prior's centre and the likelihood's; `nodes` on each.
+
+    A row's state is the place of the likelihood's peak, where it was guessed to be, and room for neither to be known.
+    """
+
+    nodes: int = FEWEST_NODES
+
+    def check(self, model: RowModel) -> None:
+        if model.dim != 1 or model.peak is None or model.center is not None or model.latents is not None:
+            raise ModelError(
+                "TwoCentre() is for one local number a row, under a prior whose peak the row model states (peak=). "
+                "Use Quadrature(21)."
+            )
+
+    def describe(self) -> str:
+        return f"quadrature with {4 * self.nodes} points a row"
+
+    def finer(self) -> TwoCentre:
+        return TwoCentre(2 * self.nodes)
+
+    def start(self, model: RowModel) -> np.ndarray:
+        return np.zeros(2)
+
+    def start_at(self, model: RowModel, rows: Any, numbers: Any, count: int) -> np.ndarray:
+        if model.guess is None:
+            return super().start_at(model, rows, numbers, count)
+        guess = np.broadcast_to(model.guess(rows, None)[0], count)
+        return np.stack([guess, guess], axis=-1).astype(np.float32)
+
+    def has_moments(self, model: RowModel) -> bool:
+        return True
+
+    def has_coarse_rule(self, model: RowModel) -> bool:
+        return False
+
+    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+        tied = self._likelihood(model, model.parameters.natural(vector), row, state)
+        return lax.stop_gradient(jnp.stack([climb(tied, state[:1], 1)[0], state[1]]))
+
+    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+        return state
+
+    def _likelihood(self, model: RowModel, theta: Any, row: Any, state: Any) -> Any:
+        """The likelihood of a local, tied loosely so that it has a peak even where the row says little."""
+        assert model.peak is not None
+        loc, scale = model.peak(theta, row)
+        near, wide = (state[1], LOOSE) if model.guess is not None else (loc, VERY_LOOSE * scale)
+        return lambda u: model.log_likelihood(u[0], theta, row) - 0.5 * ((u[0] - near) / wide) ** 2
+
+    def _points_of(self, model: RowModel, theta: Any, row: Any, state: Any) -> tuple[Any, Any]:
+        assert model.peak is not None
+        loc, scale = model.peak(theta, row)
+        curve = look(self._likelihood(model, theta, row, state), state[:1])[2][0, 0]
+        width = 1.0 / jnp.sqrt(jnp.maximum(-curve, 1e-300))
+        joint = lambda u: model.log_joint(u, theta, row)
+        return lax.stop_gradient(two_centre_points(joint, loc, scale, state[0], width, self.nodes))
+
+    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
+        theta = model.parameters.natural(vector)
+        u, log_weight = self._points_of(model, theta, row, state)
+        # Points stay where they are, so that derivatives are those of the density at them.
+        held = jax.vmap(lambda point: model.log_joint(point[None], lax.stop_gradient(theta), row))(u)
+        moved = jax.vmap(lambda point: model.log_joint(point[None], theta, row))(u)
+        shift = jnp.where(jnp.isfinite(log_weight), moved - lax.stop_gradient(held), 0.0)
+        return jax.scipy.special.logsumexp(log_weight + shift)
+
+    def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
+        then, theta = model.parameters.natural(at), model.parameters.natural(vector)
+        u, log_weight = self._points_of(model, then, row, state)
+        share = jax.nn.softmax(log_weight)
+        joint = jax.vmap(lambda point: model.log_joint(point[None], theta, row, z, at=then))(u)
+        return jnp.sum(jnp.where(share > 0, share * joint, 0.0))
+
+    def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+        u, log_weight = self._points_of(model, theta, row, state)
+        return u[:, None], log_weight
+
+    def moments(
+        self, model: RowModel, finish: Finish, numbers: Any, row: Any, z: Any, state: Any, rough: Any
+    ) -> Moments:
+        theta = model.parameters.natural(tuple(numbers))
+        own, log_weight = self._points_of(model, theta, row, state)
+        top = jnp.max(log_weight)
+        mass = jnp.exp(log_weight - jnp.where(jnp.isfinite(top), top, 0.0))
+        total = jnp.sum(mass)
+        value, share = top + jnp.log(total), mass / total
+
+        def at(point: Any) -> tuple[Any, Any]:
+            _, slope, curve = second_order(lambda *some: finish(point[None], some), tuple(numbers))
+            return slope, curve
+
+        slopes, curves = jax.vmap(at)(own)
+        seen, size = share > 0, len(numbers)
+        mean = lambda each: jnp.sum(jnp.where(seen, share * each, 0.0))
+        slope = [mean(each) for each in slopes]
+        away = [each - middle for each, middle in zip(slopes, slope)]
+        curve = [[mean(curves[:, i, j] + away[i] * away[j]) for j in range(size)] for i in range(size)]
+        if model.kink is not None:
+            # The first number is the prior's location. Moving it moves the kink, which bends the evidence by the fall of
+            # the slope there, in proportion to the posterior's density.
+            assert model.peak is not None
+            there = jnp.exp(finish(model.peak(theta, row)[0][None], numbers) - value)
+            curve[0][0] = curve[0][0] - model.kink(theta) * there
+        return Moments(value, value, jnp.stack(slope), jnp.stack([jnp.stack(line) for line in curve]))
+
+
+def two_centre_points(joint: Any, a: Any, width_a: Any, b: Any, width_b: Any, count: int) -> tuple[Any, Any]:
+    """Points and log weights for a density with a kink or a peak at `a` and a peak near `b`, and perhaps long tails."""
+    low, high = jnp.minimum(a, b), jnp.maximum(a, b)
+    width_low, width_high = jnp.where(a <= b, width_a, width_b), jnp.where(a <= b, width_b, width_a)
+    gap = high - low
+    # A wide centre close to a narrow one has to see what is narrow there.
+    width_low, width_high = (
+        jnp.minimum(width_low, jnp.maximum(width_high, gap)),
+        jnp.minimum(width_high, jnp.maximum(width_low, gap)),
+    )
+    break_at = 0.5 * gap
+    out_low = _outer(joint, low, width_low)[0]
+    out_high = _outer(joint, high, width_high)[1]
+    own, weight = zip(
+        _half_line(low, width_low, -1.0, out_low, count),
+        _half_line(low, width_low, 1.0, break_at, count),
+        _half_line(high, width_high, -1.0, gap - break_at, count),
+        _half_line(high, width_high, 1.0, out_high, count),
+    )
+    points = jnp.concatenate(own)
+    heights = jax.vmap(lambda point: joint(point[None]))(points)
+    return points, jnp.where(jnp.isfinite(heights), heights, -jnp.inf) + jnp.concatenate(weight)
+
+
+def _outer(joint: Any, centre: Any, width: Any) -> Any:
+    """How far the density extends from a centre, counted in the coordinate it is integrated in."""
+    # As deep again by half as for other densities: what heavy tails lose at their ends is missing in slopes, not in
+    # values, and the two have to agree where the spread says next to nothing.
+    stretched = lambda own: (joint(own) + 0.5 * jnp.log1p(((own[0] - centre) / width) ** 2)) / 1.5
+    start = jnp.log(6.0 * width)
+    return jnp.exp(find_half_widths(stretched, centre[None], jnp.stack([start, start])))
+
+
+def _half_line(centre: Any, width: Any, side: float, length: Any, count: int) -> tuple[Any, Any]:
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    end = jnp.arcsinh(length / width)
+    x = 0.5 * end * (jnp.asarray(nodes) + 1.0)
+    log_weight = jnp.log(0.5 * end * jnp.asarray(weights) * width) + jnp.log(jnp.cosh(x))
+    return centre + side * width * jnp.sinh(x), log_weight

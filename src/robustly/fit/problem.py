@@ -1,0 +1,372 @@
+"""What does a search see of a model and its rows? The summed evidence, and what is known of its ends.
+
+One pass over the rows gives value, slope and curvature at a vector. A problem also says where to begin, which ends its parameters may run to, and which simpler models lie at its
+edge. That is all :func:`robustly.fit.search.search` knows, whatever the model and wherever the rows.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from robustly._runtime.precision import double_precision
+from robustly.approx import Approximation, Quadrature, default_approximation
+from robustly.errors import FitError
+from robustly.fit.newton import Function, maximize
+from robustly.fit.objective import Effort, Look, Optimum, Problem
+from robustly.fit.outcome import Outcome, Stop
+from robustly.fit.passes import ChunkPass, Passes, RowKernel, passes, row_kernel, view_pass, view_values, with_prior
+from robustly.model.row import RowModel, View
+from robustly.rows.store import ByUnit, Rows, Slot
+
+# An estimated integration error above this share of the log likelihood makes a fit use more points.
+TOLERATED = 1e-6
+FINEST = 161
+
+FEW = 2048
+RANDOM_STARTS = 24
+CLIMBED = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """An optimum with what is needed to ask more of it."""
+
+    problem: EvidenceProblem
+    optimum: Optimum
+    notes: tuple[str, ...] = ()
+
+    @property
+    def vector(self) -> np.ndarray:
+        return self.optimum.vector
+
+    @property
+    def value(self) -> float:
+        """The objective: the log likelihood with what is believed of the parameters."""
+        return self.optimum.value
+
+    @property
+    def outcome(self) -> Outcome:
+        return self.optimum.outcome
+
+    @cached_property
+    def evidence(self) -> np.ndarray:
+        """Each row's, at the optimum."""
+        return self.problem.evidence_at(self.vector)
+
+    @cached_property
+    def log_likelihood(self) -> float:
+        return self.value - self.problem.log_prior_at(self.vector)
+
+    def with_outcome(self, kind: str, text: str, steps: int | None = None) -> Found:
+        """The same find, which ended for another reason."""
+        outcome = Outcome(kind, text, self.outcome.steps if steps is None else steps)
+        return replace(self, optimum=replace(self.optimum, outcome=outcome))
+
+
+class Limit(ABC):
+    """A simpler model at the edge of a problem, which may be the answer: no spread, infinite degrees of freedom."""
+
+    @property
+    @abstractmethod
+    def found(self) -> Found:
+        """The simpler model, fitted when it is first asked for."""
+
+    def rules_out(self) -> bool:
+        """Whether a score test at the limit says, before any search, that nothing inside does better."""
+        return False
+
+    @abstractmethod
+    def answers(self, best: Found) -> bool:
+        """Whether the simpler model does as well as the best that was found inside."""
+
+    @abstractmethod
+    def answer(self, best: Found | None) -> Found:
+        """The simpler model as the answer, saying so."""
+
+
+class EvidenceProblem(Problem):
+    """The summed evidence of rows under a row model, with what is believed of its parameters."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows = rows
+        self.slot = Slot()
+        self.by_unit: ByUnit = {}
+        self.seen_at: np.ndarray | None = None
+
+    # ------------------------------------------------------------------ looking
+
+    @property
+    @abstractmethod
+    def parts(self) -> tuple[RowModel, Approximation]:
+        """The model of one row, and how its local is integrated out."""
+
+    @abstractmethod
+    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[ChunkPass, Any]: ...
+
+    @abstractmethod
+    def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look: ...
+
+    @abstractmethod
+    def log_prior_at(self, vector: np.ndarray) -> float:
+        """What the objective holds beside the rows' evidences."""
+
+    @abstractmethod
+    def evidence_at(self, vector: np.ndarray) -> np.ndarray:
+        """Each row's evidence at a vector."""
+
+    def look(self, vector: np.ndarray, effort: Effort = Effort.FULL) -> Look:
+        """One pass over the rows; their states are carried from pass to pass while values stay finite."""
+        ahead = Slot()
+        with double_precision():
+            chunk_pass, theta = self._pass(vector, effort)
+            mapped = self.rows.map(chunk_pass, theta, keep=self.slot, into=ahead)
+            found = self._look(vector, mapped.sums)
+        if np.isfinite(found.value) or not self.by_unit:
+            self.by_unit, self.seen_at = mapped.by_unit, np.array(vector)
+        if np.isfinite(found.value):
+            self.slot = ahead
+        return found if effort is not Effort.SLOPE else found._replace(curve=None)
+
+    @abstractmethod
+    def entering(self, vector: Any, data: Any) -> tuple[Any, Any, Any]:
+        """What rows see of a vector, along which axes it differs by row, and what else they see; traceable."""
+
+    @abstractmethod
+    def expect(self, vector: np.ndarray) -> tuple[float, Slot]:
+        """EM's first half: the objective at a vector, and where the rows' posteriors there are."""
+
+    @abstractmethod
+    def expected(self, vector: np.ndarray, at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """What EM's second half maximises: the expected log density under posteriors found at `at`, with derivatives."""
+
+    def maximize_expected(self, at: np.ndarray) -> np.ndarray:
+        """EM's second half: Newton steps, unless a model knows better."""
+        expected = Function(lambda vector: self.expected(vector, at), self.constrained)
+        return maximize(expected, at, Stop(1e-12, 30)).vector
+
+    # ------------------------------------------------------------------ what a search asks besides
+
+    @abstractmethod
+    def on(self, rows: Rows) -> EvidenceProblem:
+        """The same problem with other rows; of a sample a rough answer is enough."""
+
+    def fresh(self) -> EvidenceProblem:
+        """The same problem, with nothing seen of its rows yet."""
+        other = copy.copy(self)
+        EvidenceProblem.__init__(other, self.rows)
+        return other
+
+    def searched(self, at: np.ndarray) -> tuple[Problem, np.ndarray]:
+        """The problem and a start in the coordinates that are searched, where these are others."""
+        return self, at
+
+    def left(self, optimum: Optimum) -> Optimum:
+        """An optimum of what :meth:`searched` gave, in the problem's own coordinates."""
+        return optimum
+
+    def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
+        """Where to climb from, given the fit to a sample where there is one."""
+        return [] if begin is None else [begin.vector]
+
+    def rescue(self, bad: np.ndarray) -> np.ndarray | None:
+        """Another place to begin, where the first has no finite evidence."""
+        return None
+
+    def limits(self, begin: Found | None) -> Sequence[Limit]:
+        """Simpler models at the edge of this one."""
+        return ()
+
+    def watch(self) -> Callable[[np.ndarray, float], Outcome | None] | None:
+        """Called after every step with the vector and the gain still expected; an outcome ends the climb."""
+        return None
+
+    def at_end(self, found: Found, climb: Callable[[EvidenceProblem, np.ndarray], Found]) -> Found:
+        """The answer where a climb did not come to a top; the outcome of one that :meth:`watch` has ended is ``end``."""
+        return found
+
+    def refined(self, found: Found) -> tuple[EvidenceProblem, str] | None:
+        """The same problem with a finer approximation, and a note, where the one used proves too coarse."""
+        return None
+
+
+class RowProblem(EvidenceProblem):
+    """A row model whose functions take its parameters as they are: NumPyro programs, conjugate pairs."""
+
+    def __init__(self, model: RowModel, rows: Rows, approx: Approximation | None = None) -> None:
+        super().__init__(rows)
+        self.chosen = approx is not None
+        self.passes: Passes = passes(model, default_approximation(model) if approx is None else approx)
+
+    @property
+    def parts(self) -> tuple[RowModel, Approximation]:
+        return self.passes.model, self.passes.approx
+
+    @property
+    def model(self) -> RowModel:
+        return self.passes.model
+
+    @property
+    def constrained(self) -> np.ndarray:  # type: ignore[override]
+        return self.model.parameters.constrained
+
+    @cached_property
+    def cheaper(self) -> Effort:  # type: ignore[override]
+        return Effort.ROUGH if self.passes.curves(self.rows)[1] else Effort.SLOPE
+
+    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[ChunkPass, Any]:
+        curves, by_moments = self.passes.curves(self.rows)
+        return curves, (vector, effort is Effort.ROUGH if by_moments else effort is not Effort.SLOPE)
+
+    def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
+        return Look(*with_prior(sums))
+
+    def log_prior_at(self, vector: np.ndarray) -> float:
+        with double_precision():
+            return float(self.passes.log_hyperprior(vector))
+
+    def evidence_at(self, vector: np.ndarray) -> np.ndarray:
+        if self.seen_at is not None and np.array_equal(self.seen_at, vector):
+            return self.by_unit["evidence"]
+        with double_precision():
+            return self.rows.map(self.passes.values, vector, keep=self.slot).by_unit["evidence"]
+
+    def entering(self, vector: Any, data: Any) -> tuple[Any, Any, Any]:
+        return vector, None, data
+
+    def expect(self, vector: np.ndarray) -> tuple[float, Slot]:
+        ahead = Slot()
+        with double_precision():
+            mapped = self.rows.map(self.passes.values, vector, keep=self.slot, into=ahead)
+        return float(mapped.sums["value"]) + self.log_prior_at(vector), ahead
+
+    def expected(self, vector: np.ndarray, at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        with double_precision():
+            return with_prior(self.rows.map(self.passes.expected_curves, (vector, at), keep=self.slot).sums)
+
+    def on(self, rows: Rows) -> RowProblem:
+        return type(self)(self.model, rows, self.passes.approx)
+
+    def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
+        if begin is not None:
+            return [begin.vector]
+        if self.model.latents is None:
+            return [self.model.parameters.start]
+        # With a discrete latent the default start is often a saddle (all components alike), so climb from several places.
+        return self._better_starts(self.model.parameters.start)
+
+    def rescue(self, bad: np.ndarray) -> np.ndarray | None:
+        return self._better_starts(bad)[0]
+
+    def _better_starts(self, default: np.ndarray) -> list[np.ndarray]:
+        """The best places of several around the default, as a handful of rows see them."""
+        few = self.on(self.rows.sample(FEW, 0))
+        candidates = [default, *around(default, few.rows)]
+        values = np.array([few.fresh().look(at, few.cheaper).value for at in candidates])
+        values[~np.isfinite(values)] = -np.inf
+        if not np.any(np.isfinite(values)):
+            raise FitError(self._no_start(default))
+        best = [candidates[i] for i in np.argsort(-values)[:CLIMBED] if np.isfinite(values[i])]
+        if self.model.latents is None:
+            return best[:1]
+        climbed = [maximize(few.fresh(), at, Stop(1e-6, 60)) for at in best]
+        return [max(climbed, key=lambda optimum: optimum.value).vector]
+
+    def _no_start(self, vector: np.ndarray) -> str:
+        check = self.fresh()
+        check.look(vector)
+        evidence = np.asarray(check.by_unit["evidence"])
+        bad = np.flatnonzero(~np.isfinite(evidence) & (np.asarray(self.rows.weight) > 0))
+        if bad.size == 0:
+            return (
+                "the priors of the shared sites have no finite density anywhere the search looked. Widen them, or give "
+                "start=."
+            )
+        more = f" and {bad.size - 1} more" if bad.size > 1 else ""
+        return (
+            f"row {bad[0]}{more} has no finite evidence ({evidence[bad[0]]}) wherever the search looked. Look for extreme "
+            "or impossible values there, or give start= values at which the data are possible."
+        )
+
+    def refined(self, found: Found) -> tuple[EvidenceProblem, str] | None:
+        approx = self.passes.approx
+        if self.chosen or not isinstance(approx, Quadrature) or approx.nodes >= FINEST:
+            return None
+        off = float(self.rows.weight @ self.by_unit["integration_error"])
+        if off <= TOLERATED * max(1.0, abs(found.value)):
+            return None
+        finer = type(self)(self.model, self.rows, Quadrature(2 * approx.nodes - 1))
+        finer.chosen = False
+        return (
+            finer,
+            f"integrated with {2 * approx.nodes - 1} points a row, as fewer were off by {off:.1e} nats in all.",
+        )
+
+
+def around(default: np.ndarray, rows: Any) -> list[np.ndarray]:
+    """Random places around the default, on the scale of one and on the scale of the observed numbers."""
+    rng = np.random.default_rng(0)
+    columns = [a.reshape(len(a), -1).astype(float) for a in rows.data if a.dtype.kind in "fiu"]
+    unit = max([float(np.std(c)) for c in columns], default=1.0)
+    middle = float(np.median(columns[-1])) if columns else 0.0
+    found = []
+    for _ in range(RANDOM_STARTS // 2):
+        found.append(default + rng.normal(size=default.shape))
+        found.append(default + middle + max(unit, 1e-3) * rng.normal(size=default.shape))
+    return found
+
+
+class ViewProblem(EvidenceProblem):
+    """A row model that states its view: parameters enter rows by a few numbers that plain linear algebra gives."""
+
+    def __init__(self, model: RowModel, view: View, rows: Rows, approx: Approximation, *, rough: bool = False) -> None:
+        super().__init__(rows)
+        self.view, self.rough = view, rough
+        self.kernel: RowKernel = row_kernel(model, approx)
+        self.cheaper = Effort.ROUGH if approx.has_coarse_rule(model) else Effort.FULL
+        self.run = view_pass(view, self.kernel.curves, self.kernel)
+        self.run_expected = view_pass(view, self.kernel.expected, self.kernel)
+        self.run_values = view_values(view, self.kernel)
+
+    @property
+    def parts(self) -> tuple[RowModel, Approximation]:
+        return self.kernel.model, self.kernel.approx
+
+    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[ChunkPass, Any]:
+        return self.run, (self.view.at(vector), self.rough or effort is Effort.ROUGH)
+
+    def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
+        with np.errstate(all="ignore"):
+            slope, curve = self.view.gather(sums)
+            value, more, bend = self.prior(vector)
+            return Look(float(sums["value"]) + value, slope + more, curve + bend)
+
+    def prior(self, vector: np.ndarray) -> tuple[float, Any, Any]:
+        """Log density of what is believed of the vector, its slope and its curvature."""
+        return 0.0, 0.0, 0.0
+
+    def log_prior_at(self, vector: np.ndarray) -> float:
+        return float(self.prior(vector)[0])
+
+    def entering(self, vector: Any, data: Any) -> tuple[Any, Any, Any]:
+        numbers = self.view.enter(self.view.at(vector), data)[0]
+        return numbers, tuple(0 if np.ndim(number) else None for number in numbers), self.view.seen(data)
+
+    def expect(self, vector: np.ndarray) -> tuple[float, Slot]:
+        ahead = Slot()
+        with double_precision():
+            mapped = self.rows.map(self.run_values, self.view.at(vector), keep=self.slot, into=ahead)
+        return float(mapped.sums["value"]) + self.log_prior_at(vector), ahead
+
+    def expected(self, vector: np.ndarray, at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        with double_precision():
+            mapped = self.rows.map(self.run_expected, (self.view.at(vector), self.view.at(at)), keep=self.slot)
+        look = self._look(vector, mapped.sums)
+        assert look.curve is not None
+        return look.value, look.slope, look.curve

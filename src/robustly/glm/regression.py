@@ -1,0 +1,314 @@
+r"""What does a search see of a regression? Coefficients in uncorrelated coordinates, and shared numbers without walls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from robustly._runtime.precision import double_precision
+from robustly.approx import Approximation
+from robustly.approx.tabulated import FURTHEST, binary_spline, read_binary
+from robustly.fit.newton import Watch
+from robustly.fit.objective import Effort, Look, Optimum, Problem
+from robustly.fit.outcome import Outcome, Stop
+from robustly.fit.passes import ChunkPass, view_pass
+from robustly.fit.problem import EvidenceProblem, Found, Limit, ViewProblem
+from robustly.glm.families import Bernoulli, Binomial
+from robustly.glm.local import Law, LocalPredictor
+from robustly.glm.row_model import approximation, row_model
+from robustly.model.linear import Design, LinearView
+from robustly.rows.arrays import ArrayRows
+from robustly.rows.store import Data, Rows
+
+CHUNK = 4096
+TABLE_ROWS = CHUNK
+# A light pull of the coefficients to zero, for samples that may not span all columns.
+SAMPLE_RIDGE = 1e-3
+LOGISTIC = 1.7
+"""A logistic curve is close to that of a normal with this standard deviation."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to fit, and how."""
+
+    law: Law
+    nodes: int | None = None
+    """Points a row; None chooses by the spread, 0 is Laplace's approximation."""
+    held: Mapping[str, float] = field(default_factory=dict)
+    """Shared numbers that are not fitted, by name, on their own scale."""
+    hyperprior: Any = None
+    stop: Stop = Stop(1e-8, 100)  # noqa: RUF009
+    rough: bool = False
+    """Fewer points a row, which is enough for a start."""
+    extra_ridge: float = 0.0
+    """A pull of the coefficients of standardised columns to zero."""
+
+
+Climb = Callable[[EvidenceProblem, np.ndarray], Found]
+
+
+class Edges:
+    """What is particular to a law: where its search begins, and what lies at its ends. Here, nothing."""
+
+    def starts(self, problem: Regression, begin: Found | None) -> Sequence[np.ndarray]:
+        """Where to climb from."""
+        return [] if begin is None else [begin.vector]
+
+    def limits(self, problem: Regression, begin: Found | None) -> Sequence[Limit]:
+        """Simpler laws at the edge."""
+        return ()
+
+    def watch(self, problem: Regression) -> Watch | None:
+        """What ends a climb early."""
+        return None
+
+    def at_end(self, problem: Regression, found: Found, climb: Climb) -> Found:
+        """The answer of a climb that did not come to a top."""
+        return found
+
+
+class Regression(ViewProblem):
+    """The summed evidence of a design's rows under a law, with penalty and hyperprior.
+
+    Made by :func:`robustly.glm.edges.regression`, which knows what is particular to a law.
+    """
+
+    def __init__(
+        self, design: Design, plan: Plan, edges: Edges | None = None, approx: Approximation | None = None
+    ) -> None:
+        approx = approximation(plan.law, plan.nodes) if approx is None else approx
+        names = plan.law.names
+        free = np.array([i for i, name in enumerate(names) if name not in plan.held], dtype=int)
+        held = np.array([plan.law.free(n, plan.held[n]) if n in plan.held else 0.0 for n in names])
+        model = row_model(plan.law)
+        # One 0/1 row is like another with the same predictor: many of them are read off a table.
+        self.tabulated = not plan.law.closed and isinstance(plan.law.family, Bernoulli) and len(design) >= TABLE_ROWS
+        # Rows without points are so cheap that what surrounds a chunk shows.
+        chunk = CHUNK if approx.has_coarse_rule(model) and not self.tabulated else 2 * CHUNK
+        super().__init__(model, LinearView(design, held, free), design.rows.cut_into(chunk), approx, rough=plan.rough)
+        self.design, self.plan, self.edges = design, plan, Edges() if edges is None else edges
+        # With 0/1 rows a larger spread and larger coefficients say the same; what they say together is searched for.
+        self.attenuated = (
+            isinstance(plan.law, LocalPredictor)
+            and isinstance(plan.law.family, Bernoulli | Binomial)
+            and [names[i] for i in free] == ["spread"]
+        )
+        if self.tabulated:
+            # A table is made with all points: they are few beside the rows that are read off it.
+            self.cheaper = Effort.FULL
+            self.read_table = view_pass(self.view, read_binary, self.kernel)
+
+    @property
+    def linear(self) -> LinearView:
+        assert isinstance(self.view, LinearView)
+        return self.view
+
+    @property
+    def constrained(self) -> np.ndarray:  # type: ignore[override]
+        return np.arange(self.design.size + len(self.linear.free)) >= self.design.size
+
+    def split(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinates of the coefficients, and all shared numbers."""
+        return self.linear.split(vector)
+
+    def joined(self, u: np.ndarray, phi: np.ndarray) -> np.ndarray:
+        return self.linear.joined(u, phi)
+
+    def on(self, rows: Rows) -> Regression:
+        assert isinstance(rows, ArrayRows)
+        ridge = max(self.plan.extra_ridge, SAMPLE_RIDGE)
+        return Regression(self.design.with_rows(rows), replace(self.plan, rough=True, extra_ridge=ridge), self.edges)
+
+    def weighed(self, weight: np.ndarray) -> Regression:
+        """The same problem with other weights; the rows' states come along."""
+        other = Regression(self.design.weighed(weight), self.plan, self.edges, self.kernel.approx)
+        other.slot = self.slot
+        return other
+
+    # ------------------------------------------------------------------ looking
+
+    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[ChunkPass, Any]:
+        table = self._table(vector) if self.tabulated else None
+        if table is None:
+            return super()._pass(vector, effort)
+        return self.read_table, (self.view.at(vector), table)
+
+    def _table(self, vector: np.ndarray) -> Any:
+        beta, phi = self.linear.at(vector)
+        furthest = self.design.max_abs_predictor(beta)
+        if furthest > FURTHEST:
+            furthest = float(np.abs(self.design.predictor(vector[: self.design.size])).max(initial=1.0))
+
+        def curves(numbers: Any, row: Data) -> Any:
+            state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(row[0]))
+            return self.kernel.curves(numbers, row, np.asarray(state, dtype=np.float32), False)
+
+        return binary_spline(curves, phi, furthest)
+
+    def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
+        found = super()._look(vector, sums)
+        return found._replace(value=found.value + self._base)
+
+    @cached_property
+    def _base(self) -> float:
+        """What the log likelihood holds of the responses alone."""
+        family = self.plan.law.family
+        known = self.design.__dict__.setdefault("_bases", {})
+        if family not in known:
+            known[family] = float(self.rows.map(_base_pass(family), None).sums["base"])
+        return known[family]
+
+    def prior(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        u, size = vector[: self.design.size], self.design.size
+        slope, curve = np.zeros(len(vector)), np.zeros((len(vector), len(vector)))
+        value = -0.5 * float(u @ self.penalty @ u)
+        slope[:size] = -self.penalty @ u
+        curve[:size, :size] = -self.penalty
+        if self.plan.hyperprior is not None and "spread" not in self.plan.held:
+            place = size + int(np.flatnonzero(self.linear.free == self.plan.law.names.index("spread"))[0])
+            more = self.plan.hyperprior.derivatives(vector[place])
+            value, slope[place], curve[place, place] = value + float(more[0]), more[1], more[2]
+        return value, slope, curve
+
+    @cached_property
+    def penalty(self) -> np.ndarray:
+        """Curvature of the pull of the coefficients to zero, in `u`."""
+        return self.design.penalty + self.plan.extra_ridge * np.eye(self.design.size)
+
+    def by_row(self, run: Callable[..., Any], vector: np.ndarray, *more: Any) -> Any:
+        """What ``run(numbers, row, state, *more)`` of the kernel gives for every row at a vector."""
+
+        def each(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            numbers, _ = self.view.enter(theta, data)
+            row = self.view.seen(data)
+            if state is None:
+                state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(weight))
+            found = run(numbers, row, np.asarray(state, dtype=np.float32), *more)
+            return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None
+
+        with double_precision(), np.errstate(all="ignore"):
+            found = self.rows.map(each, self.view.at(vector), keep=self.slot).by_unit
+        parts = tuple(found[str(i)] for i in range(len(found)))
+        return parts if len(parts) > 1 else parts[0]
+
+    def curves_by_row(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Every row's slopes and curvatures in its predictor and the shared numbers."""
+        return self.by_row(self.kernel.curves, vector, False)[1:3]
+
+    def evidence_at(self, vector: np.ndarray) -> np.ndarray:
+        base = self.plan.law.family.log_base(self.design.y, self.design.trials)
+        if self.seen_at is not None and np.array_equal(self.seen_at, vector):
+            return self.by_unit["evidence"] + base
+        with double_precision():
+            return self.rows.map(self.run_values, self.view.at(vector), keep=self.slot).by_unit["evidence"] + base
+
+    # ------------------------------------------------------------------ what a search asks besides
+
+    def searched(self, at: np.ndarray) -> tuple[Problem, np.ndarray]:
+        if not self.attenuated:
+            return self, at
+        size = self.design.size
+        return _Attenuated(self), np.concatenate([at[:size] / attenuation(at[size])[0], at[size:]])
+
+    def left(self, optimum: Optimum) -> Optimum:
+        if optimum.outcome.kind == "max_steps":
+            text = optimum.outcome.text.replace("max_steps", "max_iter")
+            optimum = replace(optimum, outcome=Outcome("max_steps", text, optimum.outcome.steps))
+        if not self.attenuated:
+            return optimum
+        vector, seen = (unattenuated(at, self.design.size) for at in (optimum.vector, optimum.seen))
+        look = self.latest if self.latest is not None and np.array_equal(seen, self.looked_at) else self.look(seen)
+        assert look.curve is not None
+        before = None if optimum.before is None else seen
+        return replace(optimum, vector=vector, slope=look.slope, curve=look.curve, before=before)
+
+    latest: Look | None = None
+    looked_at: np.ndarray | None = None
+
+    def look(self, vector: np.ndarray, effort: Effort = Effort.FULL) -> Look:
+        found = super().look(vector, effort)
+        if self.attenuated:
+            self.latest, self.looked_at = (found, np.array(vector)) if effort is Effort.FULL else (None, None)
+        return found
+
+    def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
+        return self.edges.starts(self, begin)
+
+    def limits(self, begin: Found | None) -> Sequence[Limit]:
+        self.known_limits = self.edges.limits(self, begin)
+        return self.known_limits
+
+    known_limits: Sequence[Limit] = ()
+
+    @property
+    def classical_value(self) -> float | None:
+        """The log likelihood of the classical model, where it was fitted to these rows on the way."""
+        known = [limit.__dict__["found"] for limit in self.known_limits if "found" in limit.__dict__]
+        return known[0].log_likelihood if known else None
+
+    def watch(self) -> Watch | None:
+        return self.edges.watch(self)
+
+    def at_end(self, found: Found, climb: Climb) -> Found:
+        return self.edges.at_end(self, found, climb)
+
+    def refined(self, found: Found) -> tuple[EvidenceProblem, str] | None:
+        law = self.plan.law
+        if self.plan.nodes is not None or self.plan.rough or law.closed or "spread" not in law.names:
+            return None
+        spread = float(np.exp(self.split(found.vector)[1][law.names.index("spread")]))
+        finer = approximation(law, 81 if spread > 6 else 41 if spread > 2 else 21)
+        if getattr(finer, "nodes", 0) <= getattr(self.kernel.approx, "nodes", 0):
+            return None
+        problem = Regression(self.design, self.plan, self.edges, finer)
+        problem.known_limits = self.known_limits
+        return problem, ""
+
+
+def _base_pass(family: Any) -> Callable[..., Any]:
+    def base(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        return {"base": np.where(weight > 0, weight * family.log_base(data[2], data[3]), 0.0).sum()}, {}, None
+
+    return base
+
+
+class _Attenuated(Problem):
+    """A regression of 0/1 rows as a function of coefficients divided by their attenuation."""
+
+    def __init__(self, inner: Regression) -> None:
+        self.inner, self.cheaper, self.constrained = inner, inner.cheaper, inner.constrained
+
+    def look(self, vector: np.ndarray, effort: Effort = Effort.FULL) -> Look:
+        size = self.inner.design.size
+        factor, first, second = attenuation(vector[size])
+        v = vector[:size]
+        value, slope, curve = self.inner.look(np.concatenate([factor * v, vector[size:]]), effort)
+        assert curve is not None
+        inner, cross = curve[:size, :size], curve[:size, size]
+        new_slope, new_curve = slope.copy(), curve.copy()
+        new_slope[:size] = factor * slope[:size]
+        new_slope[size] = slope[size] + first * v @ slope[:size]
+        new_curve[:size, :size] = factor**2 * inner
+        new_curve[:size, size] = factor * cross + factor * first * (inner @ v) + first * slope[:size]
+        new_curve[size, :size] = new_curve[:size, size]
+        new_curve[size, size] = (
+            curve[size, size] + 2.0 * first * (v @ cross) + first**2 * (v @ inner @ v) + second * (v @ slope[:size])
+        )
+        return Look(value, new_slope, new_curve)
+
+
+def attenuation(log_spread: float) -> tuple[float, float, float]:
+    """By how much a spread of log odds shrinks coefficients, and two derivatives in the log of the spread."""
+    square = float(np.exp(2.0 * log_spread)) / LOGISTIC**2
+    factor = np.sqrt(1.0 + square)
+    return factor, square / factor, square * (2.0 + square) / factor**3
+
+
+def unattenuated(vector: np.ndarray, size: int) -> np.ndarray:
+    """Coefficients as they are, from what is left of them under the spread that comes after them."""
+    return np.concatenate([vector[:size] * attenuation(vector[size])[0], vector[size:]])
