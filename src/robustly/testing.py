@@ -51,22 +51,22 @@ def check_pair(
         >>> sorted(check_pair(GammaPoisson(), [0, 3, 1, 7]))
         ['closed form', 'integrates to one', 'posterior']
     """
-    from robustly.conjugate.search import engine_of
-    from robustly.conjugate.table import make_table
+    from robustly.conjugate.problem import model_of
+    from robustly.rows.distinct import make_table
 
     columns = {name: np.asarray(c, dtype=float) for name, c in pair.read(*data, **companions).items()}
     if not columns:
         raise ModelError("check_pair needs a few rows of data: check_pair(pair, x).")
-    engine = engine_of(pair, columns)
+    model = model_of(pair, columns)
     if theta is not None:
-        vectors = [engine.parameters.vector({**pair.fixed, **theta})]
+        vectors = [model.parameters.vector({**pair.fixed, **theta})]
     else:
-        centre = engine.parameters.vector({**pair.start(make_table(columns, None)), **pair.fixed})
+        centre = model.parameters.vector({**pair.start(make_table(columns, None)), **pair.fixed})
         noise = np.random.default_rng(0).normal(size=(2, len(centre)))
         vectors = [centre, *(centre + 0.4 * noise)]
     found: dict[str, float] = {}
     for vector in vectors:
-        values = engine.theta(jnp.asarray(vector))
+        values = model.theta(jnp.asarray(vector))
         for name, gap in _checks(pair, values, columns).items():
             _judge(pair, name, gap, tolerance)
             found[name] = max(found.get(name, 0.0), float(np.max(gap)))

@@ -14,9 +14,9 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from robustly._runtime.precision import double_precision
+from robustly.approx.tabulated import binary_spline, read_binary
 from robustly.errors import ModelError
-from robustly.glm.binary_spline import table_of
-from robustly.glm.evidence import kernel, pairs, start_state
+from robustly.fit.passes import pairs, row_kernel
 from robustly.glm.families import (
     Bernoulli,
     Binomial,
@@ -37,15 +37,23 @@ from robustly.glm.local import (
     Shifted,
     law_of,
 )
+from robustly.glm.row_model import approximation, row_model
 
 
 def curves(law, m, phi, y, trials=1.0, nodes=21):
     y, trials = np.array([y], dtype=float), np.array([trials], dtype=float)
-    state = start_state(law, y, trials, np.asarray(phi, dtype=float))
+    numbers = (np.array([m], dtype=float), *map(float, phi))
     with double_precision():
-        found = kernel(law, nodes).curves(np.array([m], dtype=float), tuple(map(float, phi)), (y, trials), state)
+        found = by_number(law, nodes, numbers, (y, trials))
         value, slope, curve, _ = (np.asarray(part) for part in found)
     return float(value[0] + law.family.log_base(y, trials)[0]), slope[0], curve[0]
+
+
+def by_number(law, nodes, numbers, row):
+    """Values, slopes and curvatures of rows in their numbers."""
+    kernel = row_kernel(row_model(law), approximation(law, nodes))
+    state = np.asarray(kernel.approx.start_at(kernel.model, row, numbers, len(row[0])), dtype=np.float32)
+    return kernel.curves(numbers, row, state, False)
 
 
 def brute_force(law, m, phi, y, trials=1.0):
@@ -165,13 +173,13 @@ def test_sparse_shifts_of_a_normal_are_hubers_loss():
 
 def test_the_table_of_binary_rows_agrees_with_the_rows():
     law = LocalPredictor(Bernoulli())
-    passes = kernel(law, 21)
     rng = np.random.default_rng(0)
     m, y = rng.normal(0, 3, 256), rng.integers(0, 2, 256).astype(float)
     ones, phi = np.ones(256), (0.3,)
     with double_precision():
-        read = table_of(passes, phi, float(np.abs(m).max()))(m, phi, (y, ones), None)
-        direct = passes.curves(m, phi, (y, ones), start_state(law, y, ones, np.array(phi)))
+        direct = by_number(law, 21, (m, *phi), (y, ones))
+        table = binary_spline(lambda numbers, row: by_number(law, 21, numbers, row), phi, float(np.abs(m).max()))
+        read = read_binary((m, *phi), (y, ones), None, table)
         for a, b in zip(read[:3], direct[:3]):
             np.testing.assert_allclose(a, np.asarray(b), atol=2e-8)
 

@@ -10,9 +10,10 @@ from scipy.special import gammaln, log_expit
 
 import robustly as rb
 from robustly._runtime.precision import double_precision
-from robustly.glm.evidence import kernel, start_state
+from robustly.fit.passes import row_kernel
 from robustly.glm.families import Bernoulli, Poisson
 from robustly.glm.local import LocalPredictor
+from robustly.glm.row_model import approximation, row_model
 
 COUNT, YES = (Poisson(), 50.0), (Bernoulli(), 1.0)
 
@@ -21,8 +22,9 @@ def curves(family, y, m, spread, dof, nodes=21):
     law = LocalPredictor(family, "student_t")
     phi, row = (np.log(spread), np.log(dof)), (np.array([y]), np.ones(1))
     with double_precision():
-        state = start_state(law, *row, np.array(phi))
-        value, slope, _, _ = (np.asarray(part) for part in kernel(law, nodes).curves(np.array([m]), phi, row, state))
+        kernel, numbers = row_kernel(row_model(law), approximation(law, nodes)), (np.array([m]), *phi)
+        state = kernel.approx.start_at(kernel.model, row, numbers, 1)
+        value, slope, _, _ = (np.asarray(part) for part in kernel.curves(numbers, row, state, False))
     return float(value[0] + family.log_base(*row)[0]), slope[0]
 
 

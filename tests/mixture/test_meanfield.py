@@ -16,7 +16,6 @@ from robustly.approx.meanfield import Choice, Factors
 from robustly.fit.passes import passes
 from robustly.model.exponential import DirichletFamily, GammaFamily, NormalFamily
 from robustly.rows.arrays import make_rows
-from robustly.rows.store import over_rows
 
 
 def t_mixture(y):
@@ -130,7 +129,7 @@ def test_a_value_of_z_that_a_row_rules_out_gets_no_share():
     model = rb.localize(one_sided, "precision").row_model(y)
     rows, vector = make_rows([y], ["y"]), model.parameters.start
     bound, exact = (
-        over_rows(compiled.values, rows, compiled.begin(rows), jnp.asarray(vector))[1]["evidence"]
+        rows.map(compiled.values, jnp.asarray(vector)).by_unit["evidence"]
         for compiled in (passes(model, rb.MeanField()), passes(model, rb.Exact()))
     )
     np.testing.assert_allclose(bound, np.log(0.5) + stats.t(4.0).logpdf(y), rtol=1e-10)

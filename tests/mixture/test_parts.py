@@ -15,7 +15,6 @@ import robustly as rb
 from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.fit.passes import passes
 from robustly.rows.arrays import make_rows
-from robustly.rows.store import over_rows
 
 
 def pair(x):
@@ -186,7 +185,7 @@ def bounds(robust, theta, *data):
     model = robust.row_model(*data)
     compiled, rows = passes(model, rb.MeanField()), make_rows(data, ["x", "y"][: len(data)])
     vector = jnp.asarray(model.parameters.vector(theta))
-    return over_rows(compiled.values, rows, compiled.begin(rows), vector)[1]["evidence"]
+    return rows.map(compiled.values, vector).by_unit["evidence"]
 
 
 def by_hand(x, prior, sweeps=300):

@@ -14,7 +14,6 @@ from robustly.approx.grid import line_points, sobol
 from robustly.fit.passes import passes
 from robustly.model import small_cholesky
 from robustly.rows.arrays import make_rows
-from robustly.rows.store import over_rows
 
 POSITIVE = dist.constraints.positive
 
@@ -47,7 +46,7 @@ def evidences(model, approx, data=(Y,), vector=None):
     rows = make_rows(list(data), [f"x{i}" for i in range(len(data))])
     compiled = passes(model, approx)
     x = jnp.asarray(model.parameters.start if vector is None else vector)
-    return over_rows(compiled.values, rows, compiled.begin(rows), x)[1]["evidence"]
+    return rows.map(compiled.values, x).by_unit["evidence"]
 
 
 def exact_poisson_lognormal(loc=0.5, scale=1.5):

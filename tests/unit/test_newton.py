@@ -6,8 +6,22 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from robustly.fit.newton import newton, upward
+from robustly.fit.newton import Function, maximize, upward
+from robustly.fit.objective import Effort, Look
 from robustly.fit.outcome import Stop
+
+
+class TwoRules(Function):
+    """A function that is also seen by a coarser rule."""
+
+    cheaper = Effort.ROUGH
+
+    def __init__(self, fine, rough):
+        super().__init__(fine)
+        self.rough = rough
+
+    def look(self, vector, effort=Effort.FULL):
+        return Look(*(self.rough if effort is Effort.ROUGH else self.function)(vector))
 
 
 def hill(top, slant, looks, error=0.0):
@@ -29,9 +43,9 @@ tops = st.lists(st.floats(-6.0, 6.0), min_size=1, max_size=5).map(np.array)
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(top=tops, slant=st.floats(0.0, 3.0))
-def test_a_last_step_taken_unseen_ends_where_one_that_is_looked_at_does(top, slant):
+def test_a_final_step_accepted_without_a_look_ends_where_one_that_is_looked_at_does(top, slant):
     looks = []
-    found = newton(hill(top, slant, looks), np.zeros(len(top)))
+    found = maximize(Function(hill(top, slant, looks)), np.zeros(len(top)))
     assert found.outcome.kind == "converged"
     np.testing.assert_allclose(found.vector, top, atol=1e-9)
     np.testing.assert_allclose(found.value, -len(top), atol=1e-12)
@@ -44,9 +58,8 @@ def test_a_last_step_taken_unseen_ends_where_one_that_is_looked_at_does(top, sla
 @given(top=tops, slant=st.floats(0.0, 3.0), error=st.floats(-0.02, 0.02))
 def test_rough_looks_show_the_way_and_never_the_end(top, slant, error):
     rough, well = [], []
-    found = newton(
-        hill(top, slant, well), np.zeros(len(top)), rough=hill(top, slant, rough, error), stop=Stop(1e-10, 100)
-    )
+    both = TwoRules(hill(top, slant, well), hill(top, slant, rough, error))
+    found = maximize(both, np.zeros(len(top)), Stop(1e-10, 100))
     assert found.outcome.kind == "converged"
     np.testing.assert_allclose(found.vector, top, atol=1e-8)
     assert rough
@@ -61,7 +74,7 @@ def test_where_rough_looks_lead_nowhere_the_climb_goes_on_with_better_ones():
         value, slope, curve = fine(x)
         return (value, slope, curve) if not np.any(x) else (np.nan, slope, curve)
 
-    found = newton(fine, np.zeros(2), rough=broken)
+    found = maximize(TwoRules(fine, broken), np.zeros(2))
     assert found.outcome.kind == "converged"
     np.testing.assert_allclose(found.vector, top, atol=1e-9)
 
@@ -70,10 +83,9 @@ def test_a_climb_that_is_ended_from_outside_is_seen_well_where_it_ends():
     from robustly.fit.outcome import Outcome
 
     top, well = np.array([5.0]), []
-    found = newton(
-        hill(top, 0.0, well),
+    found = maximize(
+        TwoRules(hill(top, 0.0, well), hill(top, 0.0, [], 0.02)),
         np.zeros(1),
-        rough=hill(top, 0.0, [], 0.02),
         watch=lambda x, gain: Outcome("watched", "enough") if x[0] > 0.5 else None,
     )
     assert found.outcome.kind == "watched"
@@ -89,6 +101,6 @@ def test_a_place_without_slope_that_curves_upwards_is_left():
             np.diag([2.0 - 3.0 * x[0] ** 2, -2.0]),
         )
 
-    found = newton(saddle, np.zeros(2))
+    found = maximize(Function(saddle), np.zeros(2))
     np.testing.assert_allclose(np.abs(found.vector), [np.sqrt(2.0), 0.0], atol=1e-7)
     assert upward(np.diag([-1.0, -2.0]), None) is None

@@ -11,7 +11,7 @@ from numpyro.diagnostics import effective_sample_size
 import robustly as rb
 from robustly._runtime import keys
 from robustly._runtime.precision import double_precision
-from robustly.fit.draws import ENOUGH, independence, nuts
+from robustly.fit.draws import MIN_EFFICIENCY, independence, nuts
 
 
 def skewed(w):
@@ -30,7 +30,7 @@ def test_draws_have_the_moments_of_their_density(sampler, options):
 
     with double_precision():
         drawn, more = jax.jit(lambda key: sampler(skewed, 3, key, *options))(jax.random.key(3))
-        assert float(more["efficiency"]) > ENOUGH
+        assert float(more["efficiency"]) > MIN_EFFICIENCY
         draws = np.asarray(drawn)
         size = np.asarray(effective_sample_size(draws))
     assert draws.shape == (2, options[0], 3)
@@ -43,7 +43,7 @@ def test_draws_have_the_moments_of_their_density(sampler, options):
 def test_a_posterior_far_from_normal_is_left_to_nuts():
     with double_precision():
         _, more = jax.jit(lambda key: independence(narrow_valley, 2, key, 500, 1))(jax.random.key(0))
-    assert float(more["efficiency"]) < ENOUGH
+    assert float(more["efficiency"]) < MIN_EFFICIENCY
 
 
 @pytest.mark.parametrize("seed", [3, np.int64(3), np.random.default_rng(3)])

@@ -50,18 +50,17 @@ class Exact(Enumerating):
             return model.closed(theta, row)
         if model.conjugacy is None:
             return model.log_density(None, theta, row, z)
-        level_and_natural = model.conjugacy.tensor(theta, row, z)
-        return level_and_natural[0] + model.conjugacy.blocks[0].family.log_normalizer(level_and_natural[1:])
+        level, natural = model.conjugacy.level_and_natural(theta, row, z)
+        return level + model.conjugacy.log_normalizer(natural)
 
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         theta = model.parameters.natural(vector)
         if model.conjugacy is None:
             return model.log_density(None, theta, row, z)
-        family = model.conjugacy.blocks[0].family
-        then = model.conjugacy.tensor(model.parameters.natural(at), row, z)
-        statistics = lax.stop_gradient(jax.grad(family.log_normalizer)(then[1:]))
-        now = model.conjugacy.tensor(theta, row, z)
-        return now[0] + jnp.dot(now[1:], statistics)
+        _, then = model.conjugacy.level_and_natural(model.parameters.natural(at), row, z)
+        statistics = lax.stop_gradient(jax.grad(model.conjugacy.log_normalizer)(then))
+        level, now = model.conjugacy.level_and_natural(theta, row, z)
+        return level + sum(jnp.sum(a * b) for a, b in zip(jax.tree.leaves(now), jax.tree.leaves(statistics)))
 
     def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
         from robustly.approx.climb import climb

@@ -19,8 +19,9 @@ import jax
 import numpy as np
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.table import Table, make_table, read_numbers
+from robustly.conjugate.reading import read_numbers
 from robustly.errors import ModelError
+from robustly.rows.distinct import Table, make_table
 
 Columns = Mapping[str, Any]
 Theta = Mapping[str, Any]
@@ -153,7 +154,7 @@ class ConjugatePair(ABC):
         """The limit of no heterogeneity, with its score test; None if the pair has none."""
         return None
 
-    def settle(self, table: Table, theta: dict[str, Any]) -> str | None:
+    def caution(self, table: Table, theta: dict[str, Any]) -> str | None:
         """A word of caution on the estimates found, or None; a pair may raise a FitError here."""
         return None
 
@@ -182,14 +183,14 @@ class ConjugatePair(ABC):
         weights: Any = None,
         hyperprior: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Fit the prior to rows `x`; see :func:`robustly.conjugate.search.fit_pair` for what the options mean."""
+        """Fit the prior to rows `x`; see :func:`robustly.conjugate.problem.fit_pair` for what the options mean."""
         return self._fit(self.read(x), method, weights, hyperprior)
 
     @in_double_precision
     def _fit(
         self, columns: dict[str, np.ndarray], method: str, weights: Any, hyperprior: Mapping[str, Any] | None
     ) -> Any:
-        from robustly.conjugate.search import fit_pair
+        from robustly.conjugate.problem import fit_pair
 
         return fit_pair(self, make_table(columns, weights), method, hyperprior)
 

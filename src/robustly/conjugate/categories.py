@@ -17,11 +17,12 @@ from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta
 from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.normal import INF
 from robustly.conjugate.polya import Polya, SparseColumn
+from robustly.conjugate.reading import read_counts, read_matrix
 from robustly.conjugate.shares import DirichletLaw, PolyaLaw, PureRows
-from robustly.conjugate.table import Table, read_counts, read_matrix
 from robustly.errors import DataError, ModelError, SupportError
 from robustly.fit.outcome import warn_unless_converged
 from robustly.rows.arrays import read_weights
+from robustly.rows.distinct import Table
 
 
 @dataclass(frozen=True)
@@ -67,25 +68,26 @@ class DirichletMultinomial(ConjugatePair):
 
     @in_double_precision
     def _search(self, column: Any, method: str, weights: Any, hyperprior: Any) -> Any:
+        from robustly.conjugate.problem import PairProblem, Penalty, classical_value, fit_pair, model_of, noise
         from robustly.conjugate.result import boundary_fit, interior_fit
-        from robustly.conjugate.search import Penalty, classical_value, engine_of, fit_pair, noise
 
         weight = read_weights(weights, len(column))
         table = Table({"counts": column}, weight, None, weight)
         if method != "direct" or hyperprior:
             return fit_pair(self, table, method, hyperprior)
-        engine = engine_of(self, table.columns)
+        model = model_of(self, table.columns)
+        problem = PairProblem(model, table, Penalty(model, None))
         classical = self.classical(table)
         polya = Polya(column, weight, self.floor)
         if classical.why:
-            return boundary_fit(engine, table, classical, classical.why, 1)
+            return boundary_fit(problem, classical, classical.why, 1)
         optimum = polya.climb(self.start(table)["concentration"], short=classical.score <= 0)
         below = classical_value(classical, table)
         if optimum.value <= below + noise(below):
-            return boundary_fit(engine, table, classical, "", len(optimum.history))
+            return boundary_fit(problem, classical, "", len(optimum.history))
         if classical.score <= 0:
             optimum = polya.climb(np.exp(optimum.vector), short=False)
-        fit = interior_fit(engine, table, Penalty(engine, None), optimum)
+        fit = interior_fit(problem, optimum)
         warn_unless_converged(fit.outcome)
         return fit
 
@@ -215,7 +217,7 @@ class DirichletMultinomial(ConjugatePair):
         curve = -total * (np.diag(free) - np.outer(free, free))
         return np.log(free / mean[seen[-1]]), jacobian, curve
 
-    def settle(self, table: Table, theta: dict[str, Any]) -> str | None:
+    def caution(self, table: Table, theta: dict[str, Any]) -> str | None:
         never = np.flatnonzero(_moments(table)[0] == 0)
         if not never.size:
             return None

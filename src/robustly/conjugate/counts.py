@@ -14,8 +14,9 @@ from scipy import stats
 
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
 from robustly.conjugate.gammas import beta_evidence, gamma_evidence, log_rising
-from robustly.conjugate.table import Table, read_counts, read_design, read_positive, refuse_collinear
+from robustly.conjugate.reading import read_counts, read_design, read_positive, refuse_collinear
 from robustly.errors import DataError, ModelError
+from robustly.rows.distinct import Table
 
 INF = float("inf")
 
@@ -214,7 +215,7 @@ def _poisson_law(values: Theta, columns: Columns) -> Any:
 def poisson_regression(design: np.ndarray, x: np.ndarray, exposure: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """Maximum likelihood of a log-linear Poisson mean, by the common Newton climb."""
     from robustly.errors import FitError
-    from robustly.fit.newton import newton
+    from robustly.fit.newton import Function, maximize
 
     offset = np.log(exposure)
 
@@ -230,9 +231,9 @@ def poisson_regression(design: np.ndarray, x: np.ndarray, exposure: np.ndarray, 
     # A least-squares line through the logs of what was seen is near enough for Newton never to overshoot.
     sure = np.sqrt(weight * (x + 0.5))
     begin = np.linalg.lstsq(design * sure[:, None], sure * (np.log(x + 0.5) - offset), rcond=None)[0]
-    found = newton(objective, begin)
+    found = maximize(Function(objective), begin)
     if not found.outcome.converged:
-        raise FitError(f"the Poisson regression on design did not settle: {found.outcome.text}")
+        raise FitError(f"the Poisson regression on design did not converge: {found.outcome.text}")
     return found.vector
 
 

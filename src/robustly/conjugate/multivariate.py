@@ -14,9 +14,10 @@ from scipy import stats
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
 from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.normal import HALF_LOG_TWO_PI, INF
-from robustly.conjugate.table import Table, read_matrix
+from robustly.conjugate.reading import read_matrix
 from robustly.errors import DataError, ModelError
 from robustly.model import small_cholesky
+from robustly.rows.distinct import Table
 
 LARGEST = 10
 LOG_TWO = float(np.log(2.0))

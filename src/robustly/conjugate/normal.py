@@ -15,8 +15,9 @@ from scipy import stats
 from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
 from robustly.conjugate.gammas import gamma_evidence
-from robustly.conjugate.table import Table, make_table, read_design, read_numbers, read_positive, refuse_collinear
+from robustly.conjugate.reading import read_design, read_numbers, read_positive, refuse_collinear
 from robustly.errors import DataError, FitError, ModelError
+from robustly.rows.distinct import Table, make_table
 
 INF = float("inf")
 HALF_LOG_TWO_PI = 0.5 * float(np.log(2 * np.pi))
@@ -86,9 +87,9 @@ class NormalNormal(ConjugatePair):
 
     @in_double_precision
     def _james_stein(self, columns: dict[str, np.ndarray], weights: Any, hyperprior: Any) -> Any:
+        from robustly.conjugate.problem import PairProblem, Penalty, model_of
         from robustly.conjugate.result import boundary_fit, interior_fit
-        from robustly.conjugate.search import Penalty, engine_of, objective_of
-        from robustly.fit.newton import Optimum
+        from robustly.fit.objective import Optimum
         from robustly.fit.outcome import Outcome
 
         x, v = columns["means"], columns["variances"]
@@ -102,19 +103,21 @@ class NormalNormal(ConjugatePair):
         table = make_table(columns, None)
         centre = float(x.mean()) if self.loc is None else float(self.loc)
         kept = (len(x) - lost) * v[0] / max(float(np.sum((x - centre) ** 2)), 1e-300)
-        engine = engine_of(self, table.columns)
+        model = model_of(self, table.columns)
+        problem = PairProblem(model, table, Penalty(model, None))
         if kept >= 1.0:
             found = self.classical(table)
             assert found is not None
             text = "James & Stein's shrinkage factor is 1: the rows show no heterogeneity in the mean."
-            return boundary_fit(engine, table, found, text, 1)
+            return boundary_fit(problem, found, text, 1)
         scale = float(np.sqrt(v[0] * (1.0 / kept - 1.0)))
-        vector = engine.parameters.vector({"scale": scale, "loc": centre})
-        value, slope, curve = objective_of(engine, table.rows, Penalty(engine, None))(vector)
+        vector = model.parameters.vector({"scale": scale, "loc": centre})
+        value, slope, curve = problem.look(vector)
+        assert curve is not None
         text = f"James & Stein's estimate: rows keep {1 - kept:.4f} of their distance from the centre."
         history = [{"pass": 1, "value": value, "expected_gain": 0.0, "step": 0.0}]
         optimum = Optimum(vector, value, slope, curve, history, Outcome("converged", text, 1))
-        return interior_fit(engine, table, Penalty(engine, None), optimum)
+        return interior_fit(problem, optimum)
 
     def read(self, means: Any, variances: Any, design: Any = None) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
@@ -324,7 +327,7 @@ class NormalInverseGamma(ConjugatePair):
             {"dof": INF, "scale": scale, "loc": loc},
         )  # fmt: skip
 
-    def settle(self, table: Table, theta: dict[str, Any]) -> str | None:
+    def caution(self, table: Table, theta: dict[str, Any]) -> str | None:
         x = table.columns["x"]
         # Beside the middle of the rows, which one wild row does not widen; when most rows are equal, beside them all.
         width = _median_and_width(x, table.weight)[1] or float(np.ptp(x))

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from robustly.conjugate.gammas import digamma_rising, log_rising, trigamma_rising
-from robustly.fit.newton import Optimum
+from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Outcome
 from robustly.rows.arrays import pad
 

@@ -15,8 +15,9 @@ from scipy import stats
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
 from robustly.conjugate.gammas import gamma_evidence, log_rising, log_rising_plain
 from robustly.conjugate.normal import INF, NormalInverseGamma, NormalNormal
-from robustly.conjugate.table import Table, read_positive
+from robustly.conjugate.reading import read_positive
 from robustly.errors import DataError, ModelError
+from robustly.rows.distinct import Table
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from scipy import stats
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta
 from robustly.conjugate.counts import INF, check_beta_options
 from robustly.conjugate.gammas import beta_evidence, log_rising
-from robustly.conjugate.table import Table, read_counts, refuse
+from robustly.conjugate.reading import read_counts, refuse
+from robustly.rows.distinct import Table
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ import pandas as pd
 from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, ConjugatePair
 from robustly.conjugate.laws import MixedPosterior, PairPredictive
-from robustly.conjugate.search import Engine, Penalty, classical_evidence, engine_of, evidence_of
+from robustly.conjugate.problem import PairProblem, Penalty, classical_evidence, model_of
 from robustly.conjugate.source import PairSource, labels_of, scale_of
-from robustly.conjugate.table import Table, make_table
 from robustly.errors import ModelError, PersistError
-from robustly.fit.newton import Optimum
+from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Outcome
 from robustly.result import persist
 from robustly.result.fit import Fit
+from robustly.rows.distinct import make_table
 
 
 @dataclass(eq=False)
@@ -185,38 +185,38 @@ class ConjugateFit(Fit):
 # ---------------------------------------------------------------------------------------------------- making
 
 
-def interior_fit(engine: Engine, table: Table, penalty: Penalty, optimum: Optimum) -> ConjugateFit:
+def interior_fit(problem: PairProblem, optimum: Optimum) -> ConjugateFit:
     """A result from where a search ended."""
-    x = jnp.asarray(optimum.vector)
-    source = PairSource(engine, table, penalty, optimum.vector)
-    theta = engine.theta(x)
-    derived = lambda v: engine.pair.derived(engine.theta(v))
-    note = engine.pair.settle(table, {name: np.asarray(value) for name, value in theta.items()})
-    reported = engine.reported(x)
-    coordinates = engine.pair.coordinates(table.columns)
+    x, model, table = jnp.asarray(optimum.vector), problem.owner, problem.table
+    source = PairSource(problem, optimum.vector)
+    theta = model.theta(x)
+    derived = lambda v: model.pair.derived(model.theta(v))
+    note = model.pair.caution(table, {name: np.asarray(value) for name, value in theta.items()})
+    reported = model.reported(x)
+    coordinates = model.pair.coordinates(table.columns)
     return ConjugateFit(
         parameters={name: np.asarray(value)[()] for name, value in reported.items()},
         labels=labels_of(reported),
         vector=optimum.vector,
-        jacobian=_jacobian(engine.reported, x),
+        jacobian=_jacobian(model.reported, x),
         curve=optimum.curve,
         objective=optimum.value,
-        evidence_by_row=table.spread_out(evidence_of(engine, table.rows, x)[1]),
+        evidence_by_row=table.spread_out(problem.evidence_at(optimum.vector)),
         weight=table.row_weight,
         outcome=optimum.outcome,
         history=optimum.history,
         notes=() if note is None else (note,),
         source=source,
-        pair=engine.pair,
+        pair=model.pair,
         derived={name: np.asarray(value)[()] for name, value in derived(x).items()},
         derived_jacobian=_jacobian(derived, x),
         ranges={name: scale_of(constraint) for name, (constraint, _) in coordinates.items()},
     )
 
 
-def boundary_fit(engine: Engine, table: Table, classical: Classical, why: str, steps: int) -> ConjugateFit:
+def boundary_fit(problem: PairProblem, classical: Classical, why: str, steps: int) -> ConjugateFit:
     """The classical model as a result."""
-    pair = engine.pair
+    pair, table = problem.owner.pair, problem.table
     text = why or (
         f"the rows show no heterogeneity in the {pair.local}, so the classical model is returned, with one value for "
         "all rows."
@@ -251,7 +251,7 @@ def boundary_fit(engine: Engine, table: Table, classical: Classical, why: str, s
     else:
         at, jacobian = np.asarray(x), _jacobian(everything, x)
         curve = np.asarray(jax.hessian(total)(x)) if free else np.zeros((0, 0))
-    source = PairSource(engine, table, Penalty(engine, None), at, classical)
+    source = PairSource(PairProblem(problem.owner, table, Penalty(problem.owner, None)), at, classical)
     source.jacobian = jacobian
     return ConjugateFit(
         parameters={name: np.asarray(v)[()] for name, v in values.items()},
@@ -296,16 +296,17 @@ def _rebuilt(
     pair: ConjugatePair, columns: dict[str, np.ndarray], meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]
 ) -> ConjugateFit:
     table = make_table(columns, arrays["weight"])
-    engine = engine_of(pair, table.columns)
+    model = model_of(pair, table.columns)
+    problem = PairProblem(model, table, Penalty(model, None))
     outcome = Outcome(*meta["outcome"])
     if outcome.kind == "boundary":
         classical = pair.classical(table)
         if classical is None:
             raise PersistError(f"{type(pair).__name__} has no classical model, but the saved fit is one.")
-        return boundary_fit(engine, table, classical, outcome.text, outcome.steps)
+        return boundary_fit(problem, classical, outcome.text, outcome.steps)
     vector = arrays["vector"]
     optimum = Optimum(vector, meta["objective"], np.zeros_like(vector), arrays["curve"], meta["history"], outcome)
-    fit = interior_fit(engine, table, Penalty(engine, None), optimum)
+    fit = interior_fit(problem, optimum)
     assert isinstance(fit.source, PairSource)
     fit.source.lost_hyperprior = meta["had_hyperprior"]
     return fit

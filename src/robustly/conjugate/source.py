@@ -14,11 +14,10 @@ from numpyro.distributions import constraints
 from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, ConjugatePair
 from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
-from robustly.conjugate.search import Engine, Penalty, classical_evidence, evidence_of
-from robustly.conjugate.table import Table, make_table
+from robustly.conjugate.problem import PairProblem, classical_evidence
 from robustly.errors import FitError, ModelError
-from robustly.fit.draws import Draws, Posterior
-from robustly.rows.store import over_rows
+from robustly.fit.draws import Draws, Posterior, regular_covariance
+from robustly.rows.distinct import make_table
 
 
 class PairSource:
@@ -26,11 +25,10 @@ class PairSource:
 
     lost_hyperprior = False
 
-    def __init__(
-        self, engine: Engine, table: Table, penalty: Penalty, vector: np.ndarray, classical: Classical | None = None
-    ) -> None:
-        self.engine, self.table, self.penalty, self.vector, self.classical = engine, table, penalty, vector, classical
-        self.pair = engine.pair
+    def __init__(self, problem: PairProblem, vector: np.ndarray, classical: Classical | None = None) -> None:
+        self.problem, self.vector, self.classical = problem, vector, classical
+        self.model, self.table, self.penalty = problem.owner, problem.table, problem.penalty
+        self.pair = self.model.pair
         self.jacobian = np.zeros((0, 0))
         """At the boundary: d estimates / d vector."""
         self.compiled: dict[Any, Any] = {}
@@ -39,11 +37,11 @@ class PairSource:
     @in_double_precision
     def theta(self) -> dict[str, Any]:
         assert self.classical is None
-        return self.engine.theta(jnp.asarray(self.vector))
+        return self.model.theta(jnp.asarray(self.vector))
 
     @property
     def free_labels(self) -> list[str]:
-        return labels_of(self.classical.values) if self.classical is not None else list(self.engine.parameters.names)
+        return labels_of(self.classical.values) if self.classical is not None else list(self.model.parameters.names)
 
     @property
     def weights_of(self) -> Any:
@@ -94,7 +92,7 @@ class PairSource:
             raise FitError("this fit was made with a hyperprior, which files do not keep. Fit the rows again.")
         columns, place = self._columns(data, named)
         found = components(self)
-        laws = [self.posterior_at(self.engine.theta(jnp.asarray(v)), columns, None).law for v, _ in found]
+        laws = [self.posterior_at(self.model.theta(jnp.asarray(v)), columns, None).law for v, _ in found]
         return MixedPosterior(laws, np.array([w for _, w in found]), place)
 
     def raw(self) -> np.ndarray | None:
@@ -121,7 +119,7 @@ class PairSource:
         if self.classical is not None:
             return classical_evidence(self.classical, columns)
         table = make_table(columns, None)
-        return evidence_of(self.engine, table.rows, self.vector)[1]
+        return table.rows.map(self.problem.passes.values, self.vector).by_unit["evidence"]
 
     # ------------------------------------------------------------------ what the common Fit asks
 
@@ -133,16 +131,15 @@ class PairSource:
             each = jax.vmap(jax.grad(self.classical.log_prob), (None, 0))(values, data)
             flat = [np.asarray(each[name]).reshape(len(self.table.weight), -1) for name in values]
             return self.table.spread_out(np.concatenate(flat, axis=1) @ self.jacobian)
-        _, by_row = over_rows(self.engine.scores, self.table.rows, None, jnp.asarray(self.vector))
-        return self.table.spread_out(by_row["score"])
+        return self.table.spread_out(self.table.rows.map(self.problem.passes.scores, self.vector).by_unit["score"])
 
     @in_double_precision
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
-        return np.stack([self.table.spread_out(evidence_of(self.engine, self.table.rows, v)[1]) for v in vectors])
+        return np.stack([self.table.spread_out(self.problem.evidence_at(v)) for v in vectors])
 
     @in_double_precision
     def natural_by_name(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
-        found = jax.vmap(jax.vmap(self.engine.reported))(jnp.asarray(vectors))
+        found = jax.vmap(jax.vmap(self.model.reported))(jnp.asarray(vectors))
         return {name: np.asarray(value) for name, value in found.items()}
 
     def integration_error(self) -> float:
@@ -167,33 +164,20 @@ class PairSource:
             raise ModelError("the rows show no heterogeneity, so there is no prior to draw. See fit.confint().")
         from robustly.conjugate.uncertain import log_flat
 
-        parameters = self.engine.parameters
-        given = self.penalty.given
+        parameters, given = self.model.parameters, self.penalty.given
 
-        def log_prior(theta: Any) -> Any:
+        def log_prior(vector: Any) -> Any:
+            theta = {name: value for name, value in parameters.natural(vector).items() if name in parameters.names}
             known = {**self.pair.fixed, **theta}
             known = {**known, **self.pair.arguments(known), **self.pair.derived(known)}
-            return log_flat(self, theta) + sum(jnp.sum(p.log_prob(known[name])) for name, p in given.items())
+            believed = sum(jnp.sum(p.log_prob(known[name])) for name, p in given.items())
+            return log_flat(self, theta) + believed + parameters.log_volume(vector)
 
-        curve = -_curve(self)
-        values, vectors = np.linalg.eigh(curve)
-        covariance = (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
-        rows = self.table.rows
-
-        def density(centre: Any, chunks: Any, effort: int) -> Any:
-            data, weight, _ = chunks
-
-            def log_density(vector: Any) -> Any:
-                each = jax.vmap(lambda part: self.engine._each(vector, part))(data)
-                total = jnp.sum(jnp.where(weight > 0, weight * jnp.where(weight > 0, each, 0.0), 0.0))
-                return total + log_prior(parameters.natural(vector)) + parameters.log_volume(vector)
-
-            return log_density
-
-        state = np.zeros((len(rows), 0))
-        posterior = Posterior(density, parameters.natural, rows, state, self.vector, covariance, self.compiled)
-        drawn = posterior.draw(num_samples, num_warmup, num_chains, key)
-        return Draws(self.natural_by_name(drawn.vectors), drawn.vectors, drawn.divergences)
+        curve = self.problem.look(self.vector).curve
+        assert curve is not None
+        posterior = Posterior(self.problem, log_prior, self.vector, regular_covariance(curve), self.compiled)
+        vectors, divergences = posterior.draw(num_samples, num_warmup, num_chains, key)
+        return Draws(self.natural_by_name(vectors), vectors, divergences)
 
     def posterior(self, site: str) -> Any:
         return self.posterior_of((), {})
@@ -247,11 +231,6 @@ def scale_of(constraint: Any) -> str:
 
 def _full(eta: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple(jnp.asarray(part, dtype=float) for part in eta)
-
-
-def _curve(source: PairSource) -> np.ndarray:
-    sums, _ = over_rows(source.engine.curves, source.table.rows, None, jnp.asarray(source.vector))
-    return source.penalty.add_to((sums["value"], sums["slope"], sums["curve"]), jnp.asarray(source.vector))[2]
 
 
 def _statistics_law(pair: ConjugatePair, eta: Any) -> Any:

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from robustly.conjugate.search import objective_of
 from robustly.errors import ModelError
-from robustly.fit.newton import newton
+from robustly.fit.newton import Function, maximize
 from robustly.fit.outcome import Stop
 
 if TYPE_CHECKING:
@@ -34,10 +33,14 @@ HYPERPRIOR = 2.0
 
 def components(source: PairSource) -> list[tuple[np.ndarray, float]]:
     """Vectors of the search with weights that add up to about one."""
-    engine, pair = source.engine, source.pair
-    parameters = engine.parameters
+    pair, parameters = source.pair, source.model.parameters
     first = next(iter(pair.coordinates(source.table.columns)))
-    objective = objective_of(engine, source.table.rows, source.penalty)
+
+    def objective(vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        value, slope, curve = source.problem.look(vector)
+        assert curve is not None
+        return value, slope, curve
+
     if source.classical is None:
         centre = np.array(source.vector)
     else:
@@ -66,7 +69,7 @@ def components(source: PairSource) -> list[tuple[np.ndarray, float]]:
         if not len(rest):
             value, _, curve = objective(np.array([place]))
             return np.array([place]), curve, value + HYPERPRIOR * log_spread
-        found = newton(inner, near[1:], Stop(rtol=1e-6, max_steps=30), constrained=parameters.constrained[1:])
+        found = maximize(Function(inner, parameters.constrained[1:]), near[1:], Stop(rtol=1e-6, max_steps=30))
         vector = np.concatenate([[place], found.vector])
         sign, log_det = np.linalg.slogdet(-found.curve)
         if sign <= 0 or not np.isfinite(found.value):

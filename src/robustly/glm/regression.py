@@ -222,7 +222,8 @@ class Regression(ViewProblem):
         if not self.attenuated:
             return optimum
         vector, seen = (unattenuated(at, self.design.size) for at in (optimum.vector, optimum.seen))
-        look = self.latest if self.latest is not None and np.array_equal(seen, self.looked_at) else self.look(seen)
+        known = self.latest is not None and self.looked_at is not None and np.array_equal(seen, self.looked_at)
+        look = self.latest if known and self.latest is not None else self.look(seen)
         assert look.curve is not None
         before = None if optimum.before is None else seen
         return replace(optimum, vector=vector, slope=look.slope, curve=look.curve, before=before)

@@ -73,7 +73,7 @@ def _exp(value: Any) -> Any:
 def _normal_guess(law: LocalPredictor, rows: Any, numbers: Any) -> tuple[Any, Any]:
     """Where a row's own predictor lies: between response and prior, as if the response were normal on its scale."""
     y, trials = (np.asarray(part) for part in rows)
-    turn = law.family.turn(y, trials, [float(v) for v in np.exp(np.asarray(numbers[2:], dtype=float))])
+    turn = law.family.turn(y, trials, [float(np.exp(np.median(v))) for v in numbers[2:]])
     if turn is None:
         return law.family.start(y, trials), None
     told, believed = turn[1] ** -2.0, np.exp(-2.0 * numbers[1])

@@ -73,6 +73,15 @@ class Conjugacy:
         each = _priors(self.model, theta, row)
         return [block.natural(each) for block in self.blocks]
 
+    def level_and_natural(self, theta: Any, row: Any, z: Any = None) -> tuple[Any, Any]:
+        """Of a local with a single part: log p(row, local) is ``level + natural · T(local)`` and its base measure."""
+        found = self.tensor(theta, row, z)
+        return found[0], found[1:]
+
+    def log_normalizer(self, natural: Any) -> Any:
+        """Of a local with a single part."""
+        return self.blocks[0].family.log_normalizer(natural)
+
     def tensor(self, theta: Any, row: Any, z: Any = None) -> Any:
         """C, with one axis of length 1 + statistics for each part; its first entry is −∞ where z is impossible."""
         names = [block.name for block in self.blocks]

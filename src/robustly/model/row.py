@@ -83,6 +83,7 @@ class RowModel:
         transform: ``(u, theta, row) -> (local, log volume)``, in place of `local_support` and `center`.
         joint: ``(u, theta, row, z) -> scalar``, prior, likelihood and log volume together, where one reading of the model
             can give all three.
+        fixed: natural values of parameters that are not fitted; ``theta`` has them too.
         closed: ``(theta, row) -> scalar``, the evidence in closed form, where there is one.
         guess: ``(rows, numbers) -> (local values, log widths or None)``, arrays by row: roughly where each row's posterior
             lies, for a first look; for a model that states its :class:`View`.
@@ -121,6 +122,7 @@ class RowModel:
     joint: Callable[..., Scalar] | None = None
     size: int | None = None
     conjugacy: Conjugacy | None = None
+    fixed: Mapping[str, Any] = field(default_factory=dict)
     closed: Callable[[Theta, Row], Scalar] | None = None
     guess: Callable[[Any, Any], tuple[Any, Any]] | None = None
     peak: Callable[[Theta, Row], tuple[Any, Any]] | None = None
@@ -148,7 +150,7 @@ class RowModel:
     @cached_property
     def parameters(self) -> Parameters:
         """The fitted parameters as a flat vector and back."""
-        return Parameters(self.start, self.constraints)
+        return Parameters(self.start, self.constraints, self.fixed)
 
     @cached_property
     def dim(self) -> int:

@@ -1,0 +1,314 @@
+r"""How does a conjugate pair look to the core? As a row model whose evidence is in closed form, with the classical limit.
+
+The search maximises :math:`\sum_i w_i \log p(x_i \mid \alpha)`. At its edge lies the classical model (one value for all
+rows): when the score test says that no spread of the locals would help, and a climb from a wide prior does not contradict
+it, the classical model is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to
+
+from robustly.approx import Exact
+from robustly.conjugate.base import Classical, ConjugatePair, add
+from robustly.errors import FitError, ModelError, did_you_mean, names
+from robustly.fit.em import em
+from robustly.fit.newton import maximize
+from robustly.fit.objective import Look, Optimum
+from robustly.fit.outcome import Outcome, Stop, warn_unless_converged
+from robustly.fit.problem import Found, Limit, RowProblem
+from robustly.fit.search import search
+from robustly.model.parameters import Parameters
+from robustly.model.row import RowModel
+from robustly.rows.arrays import ArrayRows
+from robustly.rows.distinct import Table
+from robustly.rows.store import Rows
+
+if TYPE_CHECKING:
+    from robustly.conjugate.result import ConjugateFit
+
+METHODS = ("direct", "em")
+EM_STOP = Stop(1e-10, 10_000)
+KEPT = 64
+_MODELS: dict[Any, PairModel] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class StatedConjugacy:
+    """What a pair knows of its rows, as the core looks for it in programs."""
+
+    pair: ConjugatePair
+    columns: tuple[str, ...]
+
+    def level_and_natural(self, theta: Any, row: Any, z: Any = None) -> tuple[Any, Any]:
+        """log p(row, local) is ``level + natural · T(local)`` and the prior's base measure."""
+        named = dict(zip(self.columns, row))
+        eta = tuple(jnp.asarray(part, dtype=float) for part in self.pair.natural(theta, named))
+        level = self.pair.log_base(theta, named) - self.pair.log_normalizer(eta)
+        return level, add(eta, self.pair.statistic(theta, named))
+
+    def log_normalizer(self, natural: Any) -> Any:
+        return self.pair.log_normalizer(natural)
+
+
+class PairModel:
+    """A pair as a row model, for columns of certain shapes. Get it from :func:`model_of`, which keeps them."""
+
+    def __init__(self, pair: ConjugatePair, free: tuple[Any, ...], columns: tuple[str, ...]) -> None:
+        self.pair, self.columns = pair, columns
+        self.row_model = RowModel(
+            log_likelihood=lambda local, theta, row: pair.evidence(theta, self.row(row)),
+            closed=lambda theta, row: pair.evidence(theta, self.row(row)),
+            start={name: _middle(constraint, shape) for name, constraint, shape in free},
+            constraints={name: constraint for name, constraint, _ in free},
+            fixed=pair.fixed,
+            conjugacy=StatedConjugacy(pair, columns),  # type: ignore[arg-type]
+            size=0,
+        )
+
+    @property
+    def parameters(self) -> Parameters:
+        return self.row_model.parameters
+
+    def theta(self, vector: Any) -> dict[str, Any]:
+        """All coordinates by name, fixed ones included."""
+        return self.parameters.natural(vector)
+
+    def reported(self, vector: Any) -> dict[str, Any]:
+        """What the user is told: the prior's arguments and what rows share."""
+        theta = self.theta(vector)
+        shared = {name: theta[name] for name in self.pair.shared if name in theta}
+        return {**self.pair.arguments(theta), **shared}
+
+    def row(self, data: Any) -> dict[str, Any]:
+        return dict(zip(self.columns, data))
+
+
+def _middle(constraint: Any, shape: tuple[int, ...]) -> Any:
+    transform = biject_to(constraint)
+    return transform(jnp.zeros(transform.inverse_shape(shape)))
+
+
+def model_of(pair: ConjugatePair, columns: Mapping[str, np.ndarray]) -> PairModel:
+    """The row model of this pair for columns of these shapes, made once."""
+    fixed = pair.fixed
+    listed = pair.coordinates(columns)
+    free = tuple((name, constraint, shape) for name, (constraint, shape) in listed.items() if name not in fixed)
+    key = (pair, tuple((name, shape) for name, _, shape in free), tuple(columns))
+    try:
+        if key not in _MODELS:
+            if len(_MODELS) >= KEPT:
+                _MODELS.clear()
+            _MODELS[key] = PairModel(pair, free, tuple(columns))
+        return _MODELS[key]
+    except TypeError as error:
+        if "hashable" not in str(error):
+            raise
+        raise ModelError(
+            f"{type(pair).__name__} cannot be told from other pairs ({error}). Make it a frozen dataclass whose fields "
+            "are numbers, texts or tuples."
+        ) from error
+
+
+class Penalty:
+    """Hyperpriors, by the name of what they are about, as a function of the search's vector."""
+
+    def __init__(self, model: PairModel, hyperprior: Mapping[str, Any] | None) -> None:
+        self.given = dict(hyperprior or {})
+        if not self.given:
+            return
+
+        def known(vector: Any) -> dict[str, Any]:
+            theta = model.theta(vector)
+            return {**theta, **model.reported(vector), **model.pair.derived(theta)}
+
+        listed = list(jax.eval_shape(known, jnp.asarray(model.parameters.start)))
+        for name, prior in self.given.items():
+            if name not in listed:
+                raise ModelError(
+                    f'no hyperparameter "{name}"; {type(model.pair).__name__} has {names(listed)}.'
+                    + did_you_mean(name, listed)
+                )
+            if not hasattr(prior, "log_prob"):
+                raise ModelError(
+                    f'the hyperprior of "{name}" is {prior!r}, but a NumPyro distribution is needed, such as '
+                    "dist.Gamma(2.0, 0.1)."
+                )
+
+        def log_prior(vector: Any) -> Any:
+            values = known(vector)
+            return sum((jnp.sum(p.log_prob(values[name])) for name, p in self.given.items()), jnp.zeros(()))
+
+        self.value = jax.jit(log_prior)
+        self.all = jax.jit(lambda v: (log_prior(v), jax.grad(log_prior)(v), jax.hessian(log_prior)(v)))
+
+    def at(self, vector: Any) -> tuple[float, Any, Any]:
+        """Log density, slope and curvature."""
+        if not self.given:
+            return 0.0, 0.0, 0.0
+        value, slope, curve = (np.asarray(part) for part in self.all(jnp.asarray(vector)))
+        return float(value), slope, curve
+
+
+class PairProblem(RowProblem):
+    """The summed evidence of a pair's distinct rows, plus hyperpriors."""
+
+    def __init__(self, owner: PairModel, table: Table, penalty: Penalty, rows: Rows | None = None) -> None:
+        super().__init__(owner.row_model, table.rows if rows is None else rows, Exact())
+        self.owner, self.table, self.penalty = owner, table, penalty
+        self.classical: Classical | None = None
+
+    def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
+        found = super()._look(vector, sums)
+        value, slope, curve = self.penalty.at(vector)
+        return Look(found.value + value, found.slope + slope, found.curve + curve)
+
+    def log_prior_at(self, vector: np.ndarray) -> float:
+        return self.penalty.at(vector)[0]
+
+    def expected(self, vector: np.ndarray, at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        value, slope, curve = super().expected(vector, at)
+        more = self.penalty.at(vector)
+        return value + more[0], slope + more[1], curve + more[2]
+
+    def on(self, rows: Rows) -> PairProblem:
+        return PairProblem(self.owner, self.table, self.penalty, rows)
+
+    def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
+        if begin is not None:
+            return [begin.vector]
+        limit = next(iter(self.limits(None)), None)
+        if isinstance(limit, SharedValue) and limit.explored is not None:
+            return [limit.explored.vector]
+        return [self.first]
+
+    @cached_property
+    def first(self) -> np.ndarray:
+        """Where the pair says that a search begins."""
+        assert isinstance(self.rows, ArrayRows)
+        sample = self.table if len(self.rows) == len(self.table.weight) else self.table.with_rows(self.rows)
+        return self.model.parameters.vector({**self.owner.pair.start(sample), **self.owner.pair.fixed})
+
+    def limits(self, begin: Found | None) -> Sequence[Limit]:
+        if self.classical is not None and "shared_value" not in self.__dict__:
+            self.__dict__["shared_value"] = SharedValue(self, self.classical)
+        return [self.__dict__["shared_value"]] if self.classical is not None else []
+
+
+class SharedValue(Limit):
+    """All rows share one value of the local: the classical model, known in closed form."""
+
+    def __init__(self, problem: PairProblem, classical: Classical) -> None:
+        self.problem, self.classical = problem, classical
+        self.explored: Optimum | None = None
+
+    @cached_property
+    def value(self) -> float:
+        return classical_value(self.classical, self.problem.table)
+
+    @cached_property
+    def found(self) -> Found:  # type: ignore[override]
+        nothing = np.zeros(0)
+        outcome = Outcome("boundary", self.classical.why, 1)
+        return Found(self.problem, Optimum(nothing, self.value, nothing, np.zeros((0, 0)), [], outcome))
+
+    def rules_out(self) -> bool:
+        if self.classical.why:
+            return True
+        if self.classical.score > 0:
+            return False
+        # The score test looks at small spreads only; a short climb from a wide prior asks about large ones.
+        explored = maximize(self.problem.fresh(), self.problem.first, Stop(max_steps=10))
+        if not explored.value > self.value + noise(self.value):
+            self.steps = len(explored.history)
+            return True
+        self.explored = explored
+        return False
+
+    steps: int = 1
+
+    def answers(self, best: Found) -> bool:
+        return not best.value > self.value + noise(self.value)
+
+    def answer(self, best: Found | None) -> Found:
+        steps = self.steps if best is None else len(best.optimum.history)
+        return self.found.with_outcome("boundary", self.classical.why, steps)
+
+
+# ---------------------------------------------------------------------------------------------------- fitting
+
+
+def fit_pair(pair: ConjugatePair, table: Table, method: str, hyperprior: Mapping[str, Any] | None) -> ConjugateFit:
+    """Fit `pair` to the rows of `table`.
+
+    Args:
+        method: ``"direct"`` climbs the evidence by Newton steps; ``"em"`` alternates exact E-steps with M-steps, as the
+            paper does, and takes more passes to the same answer.
+        hyperprior: NumPyro distributions by name of a hyperparameter; the fit is then the joint mode (MAP).
+    """
+    from robustly.conjugate.result import boundary_fit, interior_fit
+
+    if method not in METHODS:
+        raise ModelError(f'method is {names(METHODS)}; got "{method}".' + did_you_mean(str(method), METHODS))
+    model = model_of(pair, table.columns)
+    penalty = Penalty(model, hyperprior)
+    problem = PairProblem(model, table, penalty)
+    if not model.parameters.size:
+        return interior_fit(problem, _nothing_to_fit(problem))
+    first = next(iter(pair.coordinates(table.columns)))
+    if first in model.parameters.names and not penalty.given:
+        problem.classical = pair.classical(table)
+    try:
+        found = search(problem, Stop()) if method == "direct" else _by_em(problem)
+    except FitError:
+        raise FitError(
+            f"{type(pair).__name__} has no finite evidence at its start values. Look at the data for extreme values."
+        ) from None
+    if found.outcome.kind == "boundary":
+        assert problem.classical is not None
+        return boundary_fit(problem, problem.classical, found.outcome.text, found.outcome.steps)
+    fit = interior_fit(problem, found.optimum)
+    warn_unless_converged(fit.outcome)
+    return fit
+
+
+def _by_em(problem: PairProblem) -> Found:
+    limits = problem.limits(None)
+    for limit in limits:
+        if limit.rules_out():
+            return limit.answer(None)
+    found = em(problem, EM_STOP)
+    for limit in limits:
+        if limit.answers(found):
+            return limit.answer(found)
+    return found
+
+
+def noise(value: float) -> float:
+    """How far two log likelihoods of this size may differ and still be called equal."""
+    return 1e-12 * max(1.0, abs(value)) + 1e-10
+
+
+def classical_value(classical: Classical, table: Table) -> float:
+    return float(table.weight @ classical_evidence(classical, table.columns))
+
+
+def classical_evidence(classical: Classical, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    values = {name: jnp.asarray(value, dtype=float) for name, value in classical.values.items()}
+    data = {name: jnp.asarray(column) for name, column in columns.items()}
+    return np.asarray(jax.vmap(lambda row: classical.log_prob(values, row))(data))
+
+
+def _nothing_to_fit(problem: PairProblem) -> Optimum:
+    value = problem.expect(np.zeros(0))[0]
+    outcome = Outcome("converged", "everything was fixed, so nothing was fitted.", 1)
+    history = [{"pass": 1, "value": value, "expected_gain": 0.0, "step": 0.0, "seconds": 0.0}]
+    return Optimum(np.zeros(0), value, np.zeros(0), np.zeros((0, 0)), history, outcome)
