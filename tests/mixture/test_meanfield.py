@@ -14,6 +14,7 @@ import robustly as rb
 from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.approx.meanfield import Choice, Factors
 from robustly.fit.passes import passes
+from robustly.fit.problem import RowProblem
 from robustly.model.exponential import DirichletFamily, GammaFamily, NormalFamily
 from robustly.rows.arrays import make_rows
 
@@ -57,9 +58,8 @@ def fits():
 
 @in_double_precision
 def evidences(fits, approx, vector):
-    compiled = passes(fits["robust"].row_model(fits["y"]), approx)
-    rows = make_rows([fits["y"]], ["y"])
-    return compiled.objective(vector, rows, compiled.begin(rows))
+    problem = RowProblem(fits["robust"].row_model(fits["y"]), make_rows([fits["y"]], ["y"]), approx)
+    return problem.look(vector), problem.by_unit
 
 
 @pytest.mark.parametrize("seed", range(3))

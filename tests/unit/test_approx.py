@@ -12,6 +12,7 @@ import robustly as rb
 from robustly._runtime.precision import double_precision
 from robustly.approx.grid import line_points, sobol
 from robustly.fit.passes import passes
+from robustly.fit.problem import RowProblem
 from robustly.model import small_cholesky
 from robustly.rows.arrays import make_rows
 
@@ -128,15 +129,14 @@ def test_points_on_a_line_carry_the_quantiles_of_skewed_and_heavy_laws(law, log_
 
 @pytest.mark.parametrize("approx", [rb.Quadrature(21), rb.Laplace(), rb.GaussianVI(), rb.QMC(64)])
 def test_slopes_are_those_of_the_reported_evidence_and_curvatures_close(approx):
-    rows = make_rows([Y], ["y"])
-    compiled = passes(NORMAL_POISSON, approx)
+    problem = RowProblem(NORMAL_POISSON, make_rows([Y], ["y"]), approx)
     x = np.array([0.3, 0.2])
-    (_, slope, curve), by_row = compiled.objective(x, rows, compiled.begin(rows))
-    value = lambda v: compiled.objective(v, rows, by_row["state"])[0][0]
+    _, slope, curve = problem.look(x)
+    value = lambda v: problem.look(v)[0]
     step = 1e-5
     numeric = [(value(x + step * e) - value(x - step * e)) / (2 * step) for e in np.eye(2)]
     np.testing.assert_allclose(slope, numeric, rtol=1e-6, atol=1e-6)
-    slopes = lambda v: compiled.objective(v, rows, by_row["state"])[0][1]
+    slopes = lambda v: problem.look(v)[1]
     numeric_curve = np.column_stack([(slopes(x + step * e) - slopes(x - step * e)) / (2 * step) for e in np.eye(2)])
     loose = 1e-4
     np.testing.assert_allclose(curve, numeric_curve, rtol=loose, atol=loose)

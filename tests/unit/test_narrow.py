@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from robustly._runtime.precision import double_precision
 from robustly.approx import Quadrature
-from robustly.fit.passes import passes
+from robustly.fit.problem import RowProblem
 from robustly.model.parameter_cut import cut
 from robustly.model.row import RowModel
 from robustly.rows.arrays import make_rows
@@ -89,11 +89,11 @@ def derivatives(model):
 def test_moments_give_the_slope_and_curvature_of_the_evidence(model, at, seed):
     rng = np.random.default_rng(seed)
     rows = make_rows([rng.normal(size=(7, 2)), rng.poisson(5.0, 7)], ["x", "y"], weights=[1, 2, 0, 1, 1, 0.5, 1])
-    compiled = passes(model, Quadrature(31))
+    problem = RowProblem(model, rows, Quadrature(31))
     vector = np.array(at[: model.parameters.size])
-    (value, slope, curve), by_row = compiled.objective(vector, rows, compiled.begin(rows))
+    value, slope, curve = problem.look(vector)
     with double_precision():
-        by_autodiff = derivatives(model)(vector, rows.data, rows.weight, by_row["state"])
+        by_autodiff = derivatives(model)(vector, rows.data, rows.weight, rows.states(problem.slot))
     assert value == pytest.approx(float(by_autodiff[0]), abs=1e-9)
     np.testing.assert_allclose(slope, by_autodiff[1], rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(curve, by_autodiff[2], rtol=1e-5, atol=1e-5)
