@@ -10,7 +10,7 @@ import numpy as np
 
 from robustly.errors import ModelError, PersistError
 from robustly.fit.outcome import Outcome
-from robustly.glm import columns
+from robustly.glm import formula_saved
 from robustly.glm.families import FAMILIES, Family, as_family
 from robustly.glm.local import Classical, Noiseless, Shifted, law_of
 from robustly.glm.predictive import Fitted
@@ -94,6 +94,6 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         asked=asked,
         aliased=arrays["aliased"],
         alone=arrays.get("alone", np.zeros(0, dtype=int)),
-        formula=columns.from_saved(meta["formula"]) if meta.get("formula") else None,
+        formula=formula_saved.from_saved(meta["formula"]) if meta.get("formula") else None,
         by_formula=meta.get("by_formula", False),
     )

@@ -264,8 +264,8 @@ class GLMFit(Fit):
 
         `data` is a frame whose columns are shown beside the rows.
         """
-        from robustly.glm.columns import as_pandas
         from robustly.glm.fit import fit_glm
+        from robustly.glm.formula_frames import as_pandas
         from robustly.report.findings import Findings
         from robustly.report.regression import regression_page, write_page
 
