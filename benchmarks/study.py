@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from robustly.persist import atomic
+from robustly.result.persist import atomic
 from robustly.study import runs
 from robustly.study.commands import run_study
 from robustly.study.comparisons import LOSSES, MISDIRECTION, MSE, contrast, some

@@ -21,13 +21,13 @@ _HOMES = {
     "PersistError": "errors",
     "ConvergenceWarning": "errors",
     "IdentifiabilityWarning": "errors",
-    "load": "persist",
+    "load": "result.persist",
     "localize": "localized",
     "classical": "localized",
     "Localized": "localized",
     "fit_rows": "localized",
     "RowModel": "model.row",
-    "Fit": "fit.result",
+    "Fit": "result.fit",
     "Outcome": "fit.outcome",
     "Approximation": "approx",
     "Exact": "approx",
@@ -47,22 +47,29 @@ _HOMES = {
     "RobustGaussianMixture": "mixture",
     "BayesianRobustGaussianMixture": "mixture",
 }
-_MODULES = (
-    "approx",
-    "conjugate",
-    "errors",
-    "fit",
-    "glm",
-    "localized",
-    "mixture",
-    "model",
-    "persist",
-    "predict",
-    "report",
-    "rows",
-    "testing",
-    "topics",
-)
+_MODULES = {
+    **{
+        name: name
+        for name in (
+            "approx",
+            "conjugate",
+            "errors",
+            "fit",
+            "glm",
+            "localized",
+            "mixture",
+            "model",
+            "report",
+            "result",
+            "rows",
+            "testing",
+            "topics",
+        )
+    },
+    # Names of 0.1 whose modules have moved.
+    "persist": "result.persist",
+    "predict": "result.laws",
+}
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 
@@ -71,7 +78,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(f"robustly.{_HOMES[name]}"), name)
     if name in _MODULES:
-        return importlib.import_module(f"robustly.{name}")
+        return importlib.import_module(f"robustly.{_MODULES[name]}")
     raise AttributeError(f"module 'robustly' has no attribute {name!r}")
 
 

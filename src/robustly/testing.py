@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from robustly._runtime.precision import in_double_precision
 from robustly.approx.climb import climb
 from robustly.approx.grid import line_points
 from robustly.conjugate.base import ConjugatePair
 from robustly.errors import ModelError
 from robustly.glm.check import check_family
 from robustly.model.row import RowModel
-from robustly.precision import in_double_precision
 
 __all__ = ["check_family", "check_pair", "check_row_model"]
 

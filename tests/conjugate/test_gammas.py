@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from robustly._runtime.precision import double_precision
 from robustly.conjugate.gammas import digamma_rising, log_rising, log_rising_plain, trigamma_rising
-from robustly.precision import double_precision
 
 PLACES = [1e-3, 0.02, 0.7, 1.0, 3.5, 40.0, 1e3, 1e5, 1e7, 1e9, 1e12]
 

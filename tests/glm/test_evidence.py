@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import logsumexp
 
+from robustly._runtime.precision import double_precision
 from robustly.errors import ModelError
+from robustly.glm.binary_spline import table_of
 from robustly.glm.evidence import kernel, pairs, start_state
 from robustly.glm.families import (
     Bernoulli,
@@ -35,8 +37,6 @@ from robustly.glm.local import (
     Shifted,
     law_of,
 )
-from robustly.glm.table import table_of
-from robustly.precision import double_precision
 
 
 def curves(law, m, phi, y, trials=1.0, nodes=21):

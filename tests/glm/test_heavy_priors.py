@@ -9,10 +9,10 @@ from scipy import integrate, stats
 from scipy.special import gammaln, log_expit
 
 import robustly as rb
+from robustly._runtime.precision import double_precision
 from robustly.glm.evidence import kernel, start_state
 from robustly.glm.families import Bernoulli, Poisson
 from robustly.glm.local import LocalPredictor
-from robustly.precision import double_precision
 
 COUNT, YES = (Poisson(), 50.0), (Bernoulli(), 1.0)
 

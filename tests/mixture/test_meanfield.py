@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from scipy import stats
 
 import robustly as rb
+from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.approx.meanfield import Choice, Factors
 from robustly.fit.passes import passes
-from robustly.model.families import DirichletFamily, GammaFamily, NormalFamily
-from robustly.precision import double_precision, in_double_precision
+from robustly.model.exponential import DirichletFamily, GammaFamily, NormalFamily
 from robustly.rows.arrays import make_rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 
 def t_mixture(y):

@@ -12,10 +12,10 @@ from scipy import stats
 from scipy.special import digamma, gammaln, logsumexp
 
 import robustly as rb
+from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.fit.passes import passes
-from robustly.precision import double_precision, in_double_precision
 from robustly.rows.arrays import make_rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 
 def pair(x):

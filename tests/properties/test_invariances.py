@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import robustly as rb
-from robustly.diagnose import benjamini_hochberg
+from robustly.result.outliers import benjamini_hochberg
 from robustly.rows.arrays import make_rows
 
 

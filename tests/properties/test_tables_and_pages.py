@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from robustly.errors import DataError
 from robustly.report import html
 from robustly.report.findings import shortened
-from robustly.rows.tables import Table, read_table
+from robustly.rows.files import Table, read_table
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30)
 CELLISH = st.text("ab1,;\t\"'\n\r.-é\0🙂 ", max_size=12)

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import robustly as rb
-from robustly import native
+from robustly._runtime import native
 from robustly.errors import DataError, PersistError
 from robustly.topics import LDA, Corpus, RobustLDA, plot_burstiness, plot_topics
 from robustly.topics.commands import app

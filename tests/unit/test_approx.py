@@ -9,12 +9,12 @@ from scipy import integrate, stats
 from scipy.special import gammaln
 
 import robustly as rb
+from robustly._runtime.precision import double_precision
 from robustly.approx.grid import line_points, sobol
 from robustly.fit.passes import passes
-from robustly.model import dense
-from robustly.precision import double_precision
+from robustly.model import small_cholesky
 from robustly.rows.arrays import make_rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 POSITIVE = dist.constraints.positive
 
@@ -209,8 +209,10 @@ def test_quasi_random_points_are_standard_normal():
 def test_unrolled_cholesky_is_cholesky(rng):
     a = rng.normal(size=(6, 6))
     matrix = a @ a.T + np.eye(6)
-    lower = dense.cholesky(jnp.asarray(matrix), 6)
+    lower = small_cholesky.cholesky(jnp.asarray(matrix), 6)
     vector = rng.normal(size=6)
-    np.testing.assert_allclose(dense.solve(lower, jnp.asarray(vector), 6), np.linalg.solve(matrix, vector), rtol=1e-10)
-    np.testing.assert_allclose(dense.inverse(lower, 6), np.linalg.inv(matrix), rtol=1e-9)
-    assert float(dense.half_log_det(lower, 6)) == pytest.approx(0.5 * np.linalg.slogdet(matrix)[1])
+    np.testing.assert_allclose(
+        small_cholesky.solve(lower, jnp.asarray(vector), 6), np.linalg.solve(matrix, vector), rtol=1e-10
+    )
+    np.testing.assert_allclose(small_cholesky.inverse(lower, 6), np.linalg.inv(matrix), rtol=1e-9)
+    assert float(small_cholesky.half_log_det(lower, 6)) == pytest.approx(0.5 * np.linalg.slogdet(matrix)[1])

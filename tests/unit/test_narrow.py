@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robustly._runtime.precision import double_precision
 from robustly.approx import Quadrature
 from robustly.fit.passes import passes
-from robustly.model.narrow import narrow
+from robustly.model.parameter_cut import narrow
 from robustly.model.row import RowModel
-from robustly.precision import double_precision
 from robustly.rows.arrays import make_rows
 
 

@@ -9,9 +9,9 @@ import pytest
 from numpyro.diagnostics import effective_sample_size
 
 import robustly as rb
-from robustly import keys
-from robustly.fit.uncertainty import ENOUGH, independence, nuts
-from robustly.precision import double_precision
+from robustly._runtime import keys
+from robustly._runtime.precision import double_precision
+from robustly.fit.draws import ENOUGH, independence, nuts
 
 
 def skewed(w):

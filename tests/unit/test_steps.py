@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.scipy.special import xlogy
 
-from robustly.model.steps import Steps, simplified
-from robustly.precision import double_precision
+from robustly._runtime.precision import double_precision
+from robustly.model.jaxpr_simplify import Steps, simplified
 
 
 def counts(predictor, y):

@@ -18,7 +18,7 @@ from jax.scipy.special import logsumexp
 
 from robustly.approx.grid import fine_points
 from robustly.approx.moments import Moments
-from robustly.model.narrow import Narrow
+from robustly.model.parameter_cut import Narrow
 from robustly.model.row import RowModel
 
 

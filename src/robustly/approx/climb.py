@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from robustly.model import dense
+from robustly.model import small_cholesky
 
 Function = Callable[[Any], Any]
 
@@ -45,7 +45,7 @@ def climb(f: Function, start: Any, dim: int, tolerance: float = TOLERANCE) -> An
     def advance(state: Any) -> Any:
         u, value, slope, curve, damping, rest, steps = state
         ridge = damping * jnp.maximum(jnp.abs(jnp.diagonal(curve)), 1e-6)
-        step = dense.solve(dense.cholesky(jnp.diag(ridge) - curve, dim), slope, dim)
+        step = small_cholesky.solve(small_cholesky.cholesky(jnp.diag(ridge) - curve, dim), slope, dim)
         step = jnp.where(jnp.isfinite(step), step, 0.0)
         # A function that is nearly flat where it starts (a Poisson row far left of its mode) proposes huge steps.
         reach = 5.0 * (1.0 + jnp.max(jnp.abs(u)))
@@ -79,12 +79,12 @@ def implicit_step(f: Function, mode: Any, dim: int) -> Any:
     From the mode itself the step is zero, but its derivative is that of the mode (implicit function theorem).
     """
     _, slope, curve = look(f, mode)
-    return mode + dense.solve(dense.cholesky(-lax.stop_gradient(curve), dim), slope, dim)
+    return mode + small_cholesky.solve(small_cholesky.cholesky(-lax.stop_gradient(curve), dim), slope, dim)
 
 
 def exact_step(f: Function, mode: Any, dim: int) -> Any:
     """The mode with exact derivatives up to the third: two Newton steps, each carrying twice the order of the last."""
     for _ in range(2):
         _, slope, curve = look(f, mode)
-        mode = mode + dense.solve(dense.cholesky(-curve, dim), slope, dim)
+        mode = mode + small_cholesky.solve(small_cholesky.cholesky(-curve, dim), slope, dim)
     return mode

@@ -18,7 +18,7 @@ from jax import lax
 from scipy.special import ndtri
 
 from robustly.approx.climb import look
-from robustly.model import dense
+from robustly.model import small_cholesky
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -45,18 +45,23 @@ def sobol(count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def normal_points(
-    joint: Density, mode: Any, lower: dense.Factor, dim: int, rule: tuple[np.ndarray, np.ndarray], stretch: float = 1.0
+    joint: Density,
+    mode: Any,
+    lower: small_cholesky.Factor,
+    dim: int,
+    rule: tuple[np.ndarray, np.ndarray],
+    stretch: float = 1.0,
 ) -> tuple[Any, Any]:
     """A rule for standard normals moved to the mode and widened to the curvature there (`lower` factors minus it)."""
     z, log_weight = jnp.asarray(rule[0]), jnp.asarray(rule[1])
-    u = mode + stretch * jax.vmap(lambda point: dense.solve_transposed(lower, point, dim))(z)
-    log_normal = -0.5 * jnp.sum(z**2, axis=1) - 0.5 * dim * LOG_2PI + dense.half_log_det(lower, dim)
+    u = mode + stretch * jax.vmap(lambda point: small_cholesky.solve_transposed(lower, point, dim))(z)
+    log_normal = -0.5 * jnp.sum(z**2, axis=1) - 0.5 * dim * LOG_2PI + small_cholesky.half_log_det(lower, dim)
     return u, log_weight + jax.vmap(joint)(u) - log_normal + dim * np.log(stretch)
 
 
 def qmc_points(joint: Density, mode: Any, dim: int, count: int) -> tuple[Any, Any]:
     """Importance-weighted quasi-random points around a mode."""
-    lower = dense.cholesky(-look(joint, mode)[2], dim)
+    lower = small_cholesky.cholesky(-look(joint, mode)[2], dim)
     return normal_points(joint, mode, lower, dim, sobol(count, dim), STRETCH)
 
 

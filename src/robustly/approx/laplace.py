@@ -18,7 +18,7 @@ from jax import lax
 from robustly.approx.base import Enumerating
 from robustly.approx.climb import climb, exact_step, look
 from robustly.approx.grid import LOG_2PI, hermite, sobol
-from robustly.model import dense
+from robustly.model import small_cholesky
 from robustly.model.row import RowModel
 
 
@@ -29,8 +29,8 @@ class Laplace(Enumerating):
     def _settle(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
         return climb(lambda u: model.log_joint(u, theta, row, z), state, model.dim)
 
-    def _factor(self, joint: Any, mode: Any, dim: int) -> dense.Factor:
-        return dense.cholesky(-look(joint, mode)[2], dim)
+    def _factor(self, joint: Any, mode: Any, dim: int) -> small_cholesky.Factor:
+        return small_cholesky.cholesky(-look(joint, mode)[2], dim)
 
     def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
         theta = model.parameters.natural(vector)
@@ -38,12 +38,12 @@ class Laplace(Enumerating):
         # The curvature depends on where the mode is, so the mode's derivatives count.
         mode = exact_step(joint, state, model.dim)
         lower = self._factor(joint, mode, model.dim)
-        return joint(mode) + 0.5 * model.dim * LOG_2PI - dense.half_log_det(lower, model.dim)
+        return joint(mode) + 0.5 * model.dim * LOG_2PI - small_cholesky.half_log_det(lower, model.dim)
 
     def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)
         lower = self._factor(lambda u: model.log_joint(u, then, row, z), state, model.dim)
-        covariance = lax.stop_gradient(dense.inverse(lower, model.dim))
+        covariance = lax.stop_gradient(small_cholesky.inverse(lower, model.dim))
         joint = lambda u: model.log_joint(u, theta, row, z, at=then)
         value, _, curve = look(joint, state)
         return value + 0.5 * jnp.sum(curve * covariance)
@@ -52,6 +52,8 @@ class Laplace(Enumerating):
         joint = lambda u: model.log_joint(u, theta, row, z)
         lower = self._factor(joint, state, model.dim)
         points, weight = hermite(101, 1) if model.dim == 1 else sobol(2048, model.dim)
-        u = state + jax.vmap(lambda point: dense.solve_transposed(lower, point, model.dim))(jnp.asarray(points))
-        evidence = joint(state) + 0.5 * model.dim * LOG_2PI - dense.half_log_det(lower, model.dim)
+        u = state + jax.vmap(lambda point: small_cholesky.solve_transposed(lower, point, model.dim))(
+            jnp.asarray(points)
+        )
+        evidence = joint(state) + 0.5 * model.dim * LOG_2PI - small_cholesky.half_log_det(lower, model.dim)
         return u, jnp.asarray(weight) + evidence

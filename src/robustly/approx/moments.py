@@ -1,7 +1,7 @@
 r"""How does a row's evidence change with the parameters, to second order? From the moments of its posterior.
 
 With :math:`\ell(u)` the log joint density and :math:`s` the few numbers through which the parameters enter it
-(:mod:`robustly.model.narrow`), Fisher's and Louis's identities give
+(:mod:`robustly.model.parameter_cut`), Fisher's and Louis's identities give
 
 .. math:: \nabla \log p = E[\nabla \ell], \qquad
           \nabla^2 \log p = E[\nabla^2 \ell + \nabla \ell \nabla \ell^\top] - E[\nabla \ell]\,E[\nabla \ell]^\top .

@@ -18,8 +18,8 @@ from robustly.approx.grid import find_reach, hermite, level_points, normal_point
 from robustly.approx.moments import Moments, level_moments
 from robustly.approx.points import PointRule
 from robustly.errors import ModelError
-from robustly.model import dense
-from robustly.model.narrow import Narrow
+from robustly.model import small_cholesky
+from robustly.model.parameter_cut import Narrow
 from robustly.model.row import RowModel
 
 # Ends found this closely leave so little of the way they were searched for that fits agree to the ninth digit.
@@ -74,7 +74,7 @@ class Quadrature(PointRule):
         curve = look(joint, mode)[2]
         if dim == 1:
             return level_points(joint, mode, curve[0, 0], state[1:], self.nodes)
-        return normal_points(joint, mode, dense.cholesky(-curve, dim), dim, hermite(self.nodes, dim))
+        return normal_points(joint, mode, small_cholesky.cholesky(-curve, dim), dim, hermite(self.nodes, dim))
 
     def is_fine(self, model: RowModel) -> bool:
         return model.dim == 1 and self.nodes >= 15

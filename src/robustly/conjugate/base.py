@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
+from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.table import Table, make_table, read_numbers
 from robustly.errors import ModelError
-from robustly.precision import in_double_precision
 
 Columns = Mapping[str, Any]
 Theta = Mapping[str, Any]

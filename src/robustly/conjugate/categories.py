@@ -12,6 +12,7 @@ from jax.scipy.special import gammaln, xlogy
 from numpyro.distributions import constraints
 from scipy import sparse, stats
 
+from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta
 from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.normal import INF
@@ -20,7 +21,6 @@ from robustly.conjugate.shares import DirichletLaw, PolyaLaw, PureRows
 from robustly.conjugate.table import Table, read_counts, read_matrix
 from robustly.errors import DataError, ModelError, SupportError
 from robustly.fit.outcome import warn_unless_converged
-from robustly.precision import in_double_precision
 from robustly.rows.arrays import read_weights
 
 

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from robustly._runtime.keys import generator
+from robustly._runtime.precision import in_double_precision
 from robustly.errors import ModelError
-from robustly.keys import generator
-from robustly.precision import in_double_precision
 
 HALVINGS = 40
 

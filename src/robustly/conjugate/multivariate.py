@@ -16,7 +16,7 @@ from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.normal import HALF_LOG_TWO_PI, INF
 from robustly.conjugate.table import Table, read_matrix
 from robustly.errors import DataError, ModelError
-from robustly.model import dense
+from robustly.model import small_cholesky
 
 LARGEST = 10
 LOG_TWO = float(np.log(2.0))
@@ -74,7 +74,7 @@ class NormalWishart(ConjugatePair):
     def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
         df, rate = eta
         p = rate.shape[-1]
-        log_det = 2.0 * dense.half_log_det(dense.cholesky(rate, p), p)
+        log_det = 2.0 * small_cholesky.half_log_det(small_cholesky.cholesky(rate, p), p)
         return multigammaln(0.5 * df, p) + 0.5 * df * (p * LOG_TWO - log_det)
 
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
@@ -181,10 +181,10 @@ class NormalWishart(ConjugatePair):
 
 def _log_vector_normal(values: Theta, row: Columns) -> Any:
     p = row["x"].shape[0]
-    lower = dense.cholesky(values["scale"], p)
+    lower = small_cholesky.cholesky(values["scale"], p)
     off = row["x"] - values["loc"]
-    quadratic = jnp.dot(off, dense.solve(lower, off, p))
-    return -0.5 * quadratic - dense.half_log_det(lower, p) - p * HALF_LOG_TWO_PI
+    quadratic = jnp.dot(off, small_cholesky.solve(lower, off, p))
+    return -0.5 * quadratic - small_cholesky.half_log_det(lower, p) - p * HALF_LOG_TWO_PI
 
 
 def _forward(lower: Any, vector: Any, p: int) -> Any:

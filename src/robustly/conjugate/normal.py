@@ -12,11 +12,11 @@ from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 from scipy import stats
 
+from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
 from robustly.conjugate.gammas import gamma_evidence
 from robustly.conjugate.table import Table, make_table, read_design, read_numbers, read_positive, refuse_collinear
 from robustly.errors import DataError, FitError, ModelError
-from robustly.precision import in_double_precision
 
 INF = float("inf")
 HALF_LOG_TWO_PI = 0.5 * float(np.log(2 * np.pi))

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas as pd
 
-from robustly import persist
+from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, ConjugatePair
 from robustly.conjugate.laws import MixedPosterior, PairPredictive
 from robustly.conjugate.search import Engine, Penalty, classical_evidence, engine_of, evidence_of
@@ -23,8 +23,8 @@ from robustly.conjugate.table import Table, make_table
 from robustly.errors import ModelError, PersistError
 from robustly.fit.newton import Optimum
 from robustly.fit.outcome import Outcome
-from robustly.fit.result import Fit
-from robustly.precision import in_double_precision
+from robustly.result import persist
+from robustly.result.fit import Fit
 
 
 @dataclass(eq=False)

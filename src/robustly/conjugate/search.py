@@ -22,7 +22,7 @@ from robustly.fit.newton import Optimum, newton
 from robustly.fit.outcome import Outcome, Stop, warn_unless_converged
 from robustly.model.parameters import Parameters
 from robustly.rows.arrays import Rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 if TYPE_CHECKING:
     from robustly.conjugate.result import ConjugateFit

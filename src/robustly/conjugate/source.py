@@ -11,14 +11,14 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints
 
+from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, ConjugatePair
 from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
 from robustly.conjugate.search import Engine, Penalty, classical_evidence, evidence_of
 from robustly.conjugate.table import Table, make_table
 from robustly.errors import FitError, ModelError
-from robustly.fit.uncertainty import Draws, Posterior
-from robustly.precision import in_double_precision
-from robustly.rows.reduce import over_rows
+from robustly.fit.draws import Draws, Posterior
+from robustly.rows.store import over_rows
 
 
 class PairSource:

@@ -23,7 +23,7 @@ from robustly.fit.passes import Passes, passes, with_prior
 from robustly.fit.start import first_start
 from robustly.model.row import RowModel
 from robustly.rows.arrays import Rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 
 class _Steps:

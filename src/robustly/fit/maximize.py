@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.memory import give_back
+from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation, Quadrature, default_approximation
 from robustly.errors import FitError
 from robustly.fit.newton import Optimum, Watch
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import Passes, passes
 from robustly.fit.start import climb_rows, few_rows, find_start, first_start
-from robustly.memory import give_back
 from robustly.model.row import RowModel
-from robustly.precision import double_precision
 from robustly.rows.arrays import Rows
 
 # Above this many rows the search first runs on a subset; the full rows then need only a few passes.

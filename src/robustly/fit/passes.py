@@ -11,13 +11,13 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
 
+from robustly._runtime.precision import double_precision
 from robustly.approx.base import Approximation
 from robustly.approx.moments import Moments
-from robustly.model.narrow import Narrow, narrow
+from robustly.model.parameter_cut import Narrow, narrow
 from robustly.model.row import RowModel
-from robustly.precision import double_precision
 from robustly.rows.arrays import Rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 # Moments of more numbers than these take longer to compile than the pass that differentiates the whole.
 FEW_NUMBERS = 12

@@ -19,7 +19,7 @@ def read_for(path: Path, formula: str, family: str, delimiter: str | None, encod
     from robustly.glm.families import as_family
     from robustly.glm.formula import variables_of
     from robustly.glm.formula_frames import refuse_texts
-    from robustly.rows.tables import read_table, refuse_stray_texts, refuse_wrong_delimiter
+    from robustly.rows.files import read_table, refuse_stray_texts, refuse_wrong_delimiter
 
     as_family(family)
     table = read_table(path, delimiter, encoding, decimal)

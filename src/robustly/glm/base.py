@@ -9,13 +9,13 @@ import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from robustly import persist
 from robustly.errors import DataError, PersistError, names
 from robustly.glm.families import FAMILIES, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.keeping import to_saved
 from robustly.glm.predictive import GLMPredictive
 from robustly.glm.result import GLMFit
+from robustly.result import persist
 from robustly.rows.frames import Design, read_design, read_offset
 
 

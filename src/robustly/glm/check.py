@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.precision import double_precision
 from robustly.errors import ModelError
 from robustly.glm.families import Family
-from robustly.precision import double_precision
 
 PREDICTORS = np.linspace(-2.0, 2.0, 9)
 DRAWS = 4000

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.precision import double_precision
 from robustly.fit.newton import Optimum, newton
 from robustly.fit.outcome import Outcome, Stop
+from robustly.glm.binary_spline import reach_of_table, table_of
 from robustly.glm.evidence import Kernel, kernel, pairs, start_state
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import Law, LocalPredictor
-from robustly.glm.table import reach_of_table, table_of
-from robustly.precision import double_precision
 from robustly.rows.frames import Design, DesignRows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 CHUNK = 4096
 TABLE_ROWS = CHUNK

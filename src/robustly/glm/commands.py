@@ -149,9 +149,9 @@ def predict(
 
     Exit codes: 0, or 2 for bad input, with one line on stderr and nothing written.
     """
-    from robustly import persist
     from robustly.report import terminal
-    from robustly.rows.tables import read_table, refuse_wrong_delimiter
+    from robustly.result import persist
+    from robustly.rows.files import read_table, refuse_wrong_delimiter
 
     if not 0 < interval < 1:
         raise DataError(f"--interval is a probability between 0 and 1; {interval} came.")

@@ -81,7 +81,7 @@ class Family(ABC):
         return None
 
     def _at(self, predictor: Array, nuisance: Sequence[float] | None = None) -> Any:
-        from robustly.precision import double_precision
+        from robustly._runtime.precision import double_precision
 
         with double_precision():
             values = (1.0,) * len(self.nuisance) if nuisance is None else nuisance
@@ -91,7 +91,7 @@ class Family(ABC):
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
         """Refuse responses this family gives no probability; return notes on unusual ones."""
-        from robustly.precision import double_precision
+        from robustly._runtime.precision import double_precision
 
         with double_precision():
             good = np.asarray(self._at(np.zeros(len(y))).support(y))
@@ -131,7 +131,7 @@ class _InDouble:
         self._distribution = distribution
 
     def __getattr__(self, name: str) -> Any:
-        from robustly.precision import double_precision, in_double_precision
+        from robustly._runtime.precision import double_precision, in_double_precision
 
         with double_precision():
             found = getattr(self._distribution, name)

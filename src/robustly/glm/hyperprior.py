@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.precision import double_precision
 from robustly.errors import ModelError
-from robustly.precision import double_precision
 
 
 @dataclass(frozen=True)

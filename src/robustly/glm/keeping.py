@@ -1,4 +1,4 @@
-"""How is a fitted regression kept? Its numbers, what its formula learned, and no code; see :mod:`robustly.persist`."""
+"""How is a fitted regression kept? Its numbers, what its formula learned, and no code; see :mod:`robustly.result.persist`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from robustly.glm.result import GLMFit
 
 
 def to_saved(fit: GLMFit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Meta data and arrays, for :mod:`robustly.persist`."""
+    """Meta data and arrays, for :mod:`robustly.result.persist`."""
     family = type(fit.fitted.family)
     known = {made: name for name, made in FAMILIES.items()}
     meta = {

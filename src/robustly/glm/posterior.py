@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly.errors import ModelError
-from robustly.fit.uncertainty import Draws, Posterior
+from robustly.fit.draws import Draws, Posterior
 from robustly.glm.climb import Climb, Found
 from robustly.glm.evidence import start_state
 from robustly.rows.arrays import Rows

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.keys import generator
+from robustly._runtime.precision import double_precision
 from robustly.errors import DataError, ModelError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
-from robustly.keys import generator
-from robustly.precision import double_precision
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 POINTS = 32

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robustly import persist
-from robustly.diagnose import benjamini_hochberg
 from robustly.errors import DataError, ModelError, PersistError
-from robustly.fit.result import Fit, RowPosterior
 from robustly.glm.climb import Found, Plan, attenuation
 from robustly.glm.evidence import HALF_LINE
 from robustly.glm.local import LocalLabel, LocalPredictor, Noiseless, Shifted, law_of
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.source import LEVELS, GLMSource, alone_in, fitted_of
+from robustly.result import persist
+from robustly.result.fit import Fit, RowPosterior
+from robustly.result.outliers import benjamini_hochberg
 
 
 @dataclass(eq=False)

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.memory import give_back
 from robustly.fit.outcome import Stop
 from robustly.glm.climb import Climb, Found, Plan, by_row
 from robustly.glm.evidence import pairs
 from robustly.glm.families import Bernoulli, Binomial, Normal
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor
 from robustly.glm.noiseless import noiseless
-from robustly.memory import give_back
 from robustly.rows.frames import Design
 
 MANY_ROWS = 30_000

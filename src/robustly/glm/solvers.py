@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.precision import double_precision
 from robustly.errors import ModelError
 from robustly.fit.newton import Optimum
 from robustly.fit.outcome import Outcome
@@ -16,9 +17,8 @@ from robustly.glm.evidence import kernel, start_state
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import LocalPredictor, Shifted
 from robustly.glm.search import at_boundary, classical, search, spread_score
-from robustly.precision import double_precision
 from robustly.rows.frames import Design, DesignRows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 SLOWEST = 5000
 

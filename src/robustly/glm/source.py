@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from robustly._runtime.precision import double_precision
 from robustly.errors import FitError
-from robustly.fit.result import RowPosterior
-from robustly.fit.uncertainty import Draws
+from robustly.fit.draws import Draws
 from robustly.glm.climb import Climb, Found, Plan, by_row
 from robustly.glm.evidence import kernel, pairs, start_state
 from robustly.glm.local import LocalLabel, LocalPrecision, Noiseless
@@ -20,7 +20,7 @@ from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.profile import profile_spread
-from robustly.precision import double_precision
+from robustly.result.fit import RowPosterior
 from robustly.rows.arrays import pad
 from robustly.rows.frames import DesignRows
 

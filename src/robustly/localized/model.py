@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.precision import in_double_precision
 from robustly.approx import Approximation
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.outcome import Stop, warn_unless_converged
-from robustly.model import hyper
-from robustly.model.arguments import Arguments, read_arguments
 from robustly.model.conjugacy import detect
-from robustly.model.program import Program, Request
+from robustly.model.program import hyper
+from robustly.model.program.arguments import Arguments, read_arguments
+from robustly.model.program.checks import check_support
+from robustly.model.program.read import Program, Request
 from robustly.model.row import RowModel
-from robustly.model.trial import check_support
-from robustly.precision import in_double_precision
 from robustly.rows.arrays import Rows, make_rows
 
 RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress")

@@ -19,12 +19,12 @@ from jax.scipy.special import betainc, logsumexp
 from robustly.approx.climb import climb
 from robustly.approx.grid import line_points, qmc_points
 from robustly.errors import DataError, ModelError, names
-from robustly.model.arguments import Arguments, read_arguments
-from robustly.model.hyper import core
-from robustly.model.program import Program
-from robustly.model.trace import neutral_value, run, site_log_prob
+from robustly.model.program.arguments import Arguments, read_arguments
+from robustly.model.program.hyper import core
+from robustly.model.program.read import Program
+from robustly.model.program.trace import neutral_value, run, site_log_prob
 from robustly.rows.arrays import Rows, make_rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 LINE_POINTS = 121
 CLOUD_POINTS = 512

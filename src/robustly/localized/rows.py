@@ -1,4 +1,4 @@
-"""From any row model and its rows to a :class:`~robustly.fit.result.Fit`, and what can be asked of it afterwards."""
+"""From any row model and its rows to a :class:`~robustly.result.fit.Fit`, and what can be asked of it afterwards."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from robustly._runtime.precision import in_double_precision
 from robustly.approx import QMC, Approximation, Quadrature
 from robustly.errors import ModelError
+from robustly.fit.draws import Draws, Posterior, log_posterior
 from robustly.fit.em import em
 from robustly.fit.maximize import Found, maximize
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.passes import Passes, passes
-from robustly.fit.result import Fit, RowPosterior
-from robustly.fit.uncertainty import Draws, Posterior, log_posterior
 from robustly.model.conjugacy import detect
 from robustly.model.row import RowModel
-from robustly.precision import in_double_precision
+from robustly.result.fit import Fit, RowPosterior
 from robustly.rows.arrays import Rows, make_rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
 

@@ -12,10 +12,10 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 
-from robustly.model import hyper
-from robustly.model.arguments import Arguments, read_arguments
-from robustly.model.program import Program
-from robustly.precision import double_precision
+from robustly._runtime.precision import double_precision
+from robustly.model.program import hyper
+from robustly.model.program.arguments import Arguments, read_arguments
+from robustly.model.program.read import Program
 
 if TYPE_CHECKING:
     from robustly.localized.model import Localized

@@ -1,4 +1,4 @@
-"""From a program and its rows to a :class:`~robustly.fit.result.Fit`, and what can be asked of it afterwards."""
+"""From a program and its rows to a :class:`~robustly.result.fit.Fit`, and what can be asked of it afterwards."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.errors import DataError, FitError, ModelError, RobustlyError, names
-from robustly.fit.boundary import RunawayWatch, heterogeneity
+from robustly.fit.limits import RunawayWatch, heterogeneity
 from robustly.fit.maximize import Found, maximize, settled
 from robustly.fit.outcome import Outcome
-from robustly.fit.result import Fit
 from robustly.localized.predictor import Predictor, without_observations
 from robustly.localized.rows import RowSource, make_fit, search
-from robustly.model import hyper
-from robustly.model.arguments import Arguments, read_arguments
-from robustly.model.program import Program
+from robustly.model.program import hyper
+from robustly.model.program.arguments import Arguments, read_arguments
+from robustly.model.program.read import Program
 from robustly.model.row import RowModel
-from robustly.precision import double_precision, in_double_precision
-from robustly.predict import Predictive
+from robustly.result.fit import Fit
+from robustly.result.laws import Predictive
 from robustly.rows.arrays import Rows, make_rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 if TYPE_CHECKING:
     from robustly.localized.model import Localized
@@ -155,7 +155,7 @@ class ProgramSource(RowSource):
 
 
 def _in_plate(program: Program, name: str) -> bool:
-    from robustly.model.trace import inside
+    from robustly.model.program.trace import inside
 
     return inside(program.trace[name], program.plate)
 

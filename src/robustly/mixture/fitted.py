@@ -12,11 +12,11 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from robustly import persist
-from robustly.diagnose import benjamini_hochberg
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.mixture import covariance
 from robustly.mixture.passes import Kernel, RowsSeen, distances_to_own, log_densities, see, shares
+from robustly.result import persist
+from robustly.result.outliers import benjamini_hochberg
 
 # Squares of larger numbers overflow when they are added up.
 LARGEST_VALUE = 1e140

@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly.errors import ModelError
-from robustly.model.families import PriorFamily, candidates
-from robustly.model.hyper import core, plain
+from robustly.model.exponential import PriorFamily, candidates
+from robustly.model.program.hyper import core, plain
 from robustly.model.row import RowModel
 from robustly.rows.arrays import Rows
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import biject_to, constraints
 
+from robustly._runtime.precision import in_double_precision
 from robustly.errors import ModelError, names
-from robustly.precision import in_double_precision
 
 Theta = dict[str, Any]
 

@@ -19,8 +19,8 @@ from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import real
 
 from robustly.errors import ModelError
+from robustly.model.jaxpr_simplify import simplified
 from robustly.model.parameters import Parameters, Theta
-from robustly.model.steps import simplified
 
 if TYPE_CHECKING:
     from robustly.model.conjugacy import Conjugacy

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robustly import persist
 from robustly.errors import ModelError
 from robustly.glm.local import LocalLabel, LocalPrecision
 from robustly.glm.summary import LOCAL
 from robustly.report import html, plots
 from robustly.report.findings import Findings, shortened
+from robustly.result import persist
 
 MOST_ROWS = 200
 MOST_COLUMNS = 12

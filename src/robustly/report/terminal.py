@@ -17,9 +17,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from robustly import persist
 from robustly.errors import PersistError
 from robustly.report.findings import shortened
+from robustly.result import persist
 
 GAP = 2
 PIPED = 110

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robustly.persist import atomic
+from robustly.result.persist import atomic
 from robustly.study.comparisons import LOSSES, MISDIRECTION, Lines, Loss, contrast, some, words_of
 from robustly.study.regressions import Method, methods_of
 from robustly.study.simulate import VARIANTS, Variant

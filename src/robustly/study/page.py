@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from robustly.persist import atomic
+from robustly.result.persist import atomic
 from robustly.study.beyond import ERRATA, beyond, endings
 from robustly.study.claims import IN_PART, NOT, REPRODUCED, Finding, Table, claims
 from robustly.study.comparisons import Lines

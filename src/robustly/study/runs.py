@@ -27,7 +27,7 @@ import pandas as pd
 
 import robustly
 from robustly.errors import PersistError, RobustlyError
-from robustly.persist import atomic
+from robustly.result.persist import atomic
 from robustly.study.simulate import PAPERS, ROWS, VARIANTS, Task
 
 REGRESSIONS = ("linear", "logistic", "poisson")

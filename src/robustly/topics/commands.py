@@ -44,7 +44,7 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _load(folder: Path) -> Any:
-    from robustly.persist import load
+    from robustly.result.persist import load
     from robustly.topics.fitted import FittedTopics
 
     path = folder / MODEL if folder.is_dir() else folder

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from robustly.errors import DataError, SupportError
-from robustly.persist import atomic
+from robustly.result.persist import atomic
 
 Source = str | os.PathLike[str]
 # Ids beyond this are taken for damage: a table with so many words would not fit any memory.

@@ -12,8 +12,8 @@ from scipy import sparse, stats
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import validate_data
 
-from robustly import persist
 from robustly.errors import DataError, NotFittedError
+from robustly.result import persist
 from robustly.topics.corpus import Corpus, check_counts
 from robustly.topics.passes import Documents, Topics, Workers
 

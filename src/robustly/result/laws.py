@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.keys import jax_key
+from robustly._runtime.precision import in_double_precision
 from robustly.errors import DataError, ModelError, names
-from robustly.keys import jax_key
-from robustly.precision import in_double_precision
 
 DRAWS = 4000
 

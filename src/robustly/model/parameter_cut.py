@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from robustly.model.steps import Place, Steps
+from robustly.model.jaxpr_simplify import Place, Steps
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 
 from robustly.errors import LocalizeError, did_you_mean, names
-from robustly.model.trace import Trace, check_plate, inside
+from robustly.model.program.trace import Trace, check_plate, inside
 
 MAX_DIM = 10
 MAX_LATENTS = 4096

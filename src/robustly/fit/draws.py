@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from robustly._runtime.precision import double_precision
 from robustly.errors import RobustlyError
 from robustly.fit.passes import Passes
-from robustly.precision import double_precision
 from robustly.rows.arrays import Rows, pad
 
 

@@ -10,11 +10,11 @@ import jax.numpy as jnp
 from numpyro.primitives import Messenger
 
 from robustly.errors import LocalizeError
-from robustly.model import hyper
-from robustly.model.trace import run
+from robustly.model.program import hyper
+from robustly.model.program.trace import run
 
 if TYPE_CHECKING:
-    from robustly.model.program import Program
+    from robustly.model.program.read import Program
 
 
 class Look(Messenger):

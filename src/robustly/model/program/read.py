@@ -2,7 +2,7 @@
 
 Nothing is moved into the plate. The localized site's value is substituted, its prior's arguments are swapped for fitted
 ones, and the other latent sites become shared parameters with their own priors. What would make this wrong is checked:
-:mod:`robustly.model.inspect` refuses by sight, :mod:`robustly.model.trial` by trying.
+:mod:`robustly.model.program.sites` refuses by sight, :mod:`robustly.model.program.checks` by trying.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 from numpyro.distributions import biject_to
 
 from robustly.errors import LocalizeError, did_you_mean, names
-from robustly.model import hyper
-from robustly.model.arguments import Arguments, find_rows
-from robustly.model.dependences import dependences
-from robustly.model.inspect import choose_plate, latent_grid, local_size, sort_sites, support_of
-from robustly.model.row import RowModel
-from robustly.model.trace import Trace, fixed_key, inside, run, site_log_prob
-from robustly.model.trial import (
+from robustly.model.program import hyper
+from robustly.model.program.arguments import Arguments, find_rows
+from robustly.model.program.checks import (
     check_independent,
     check_traceable,
     plain_supports,
     refuse_other_lengths,
     user_line,
 )
+from robustly.model.program.dependences import dependences
+from robustly.model.program.sites import choose_plate, latent_grid, local_size, sort_sites, support_of
+from robustly.model.program.trace import Trace, fixed_key, inside, run, site_log_prob
+from robustly.model.row import RowModel
 
 
 @dataclass(frozen=True, eq=False)

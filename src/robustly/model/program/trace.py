@@ -14,7 +14,7 @@ from numpyro.distributions import biject_to
 from numpyro.primitives import Messenger
 
 from robustly.errors import LocalizeError
-from robustly.model.hyper import with_arguments
+from robustly.model.program.hyper import with_arguments
 
 Site = dict[str, Any]
 Trace = dict[str, Site]

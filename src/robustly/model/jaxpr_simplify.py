@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
-from robustly.model import dense
+from robustly.model import small_cholesky
 
 Place = Any  # where a value of a program is kept
 
@@ -172,8 +172,8 @@ def _is_xlogy(equation: Any) -> bool:
 
 def _factor(equation: Any, matrix: Any) -> Any:
     dim = equation.outvars[0].aval.shape[-1]
-    lower = dense.cholesky(jnp.reshape(matrix, (dim, dim)), dim, pivot=None)
-    return jnp.reshape(dense.filled(lower, dim), equation.outvars[0].aval.shape)
+    lower = small_cholesky.cholesky(jnp.reshape(matrix, (dim, dim)), dim, pivot=None)
+    return jnp.reshape(small_cholesky.filled(lower, dim), equation.outvars[0].aval.shape)
 
 
 def _solve(equation: Any, matrix: Any, right: Any) -> Any:
@@ -183,7 +183,7 @@ def _solve(equation: Any, matrix: Any, right: Any) -> Any:
     lower = equation.params["lower"]
     if equation.params["transpose_a"] != turned:
         matrix, lower = matrix.T, not lower
-    found = dense.solve_triangular(
+    found = small_cholesky.solve_triangular(
         matrix, right.T if turned else right, lower=lower, unit_diagonal=equation.params["unit_diagonal"]
     )
     return jnp.reshape(found.T if turned else found, shape)

@@ -17,7 +17,7 @@ from robustly.errors import names
 from robustly.fit.outcome import Outcome
 from robustly.fit.passes import Passes
 from robustly.rows.arrays import Rows
-from robustly.rows.reduce import over_rows
+from robustly.rows.store import over_rows
 
 # Steps in a row that make a run.
 STRIDES = 4

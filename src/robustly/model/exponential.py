@@ -16,7 +16,7 @@ import numpy as np
 import numpyro.distributions as dist
 from jax.scipy.special import gammaln
 
-from robustly.model import dense
+from robustly.model import small_cholesky
 
 
 class PriorFamily(ABC):
@@ -204,8 +204,8 @@ class MultivariateNormalFamily(PriorFamily):
     def log_normalizer(self, eta: Any) -> Any:
         weighted, precision = self._moments(eta)
         d = self.dim
-        lower = dense.cholesky(precision, d)
-        return 0.5 * jnp.dot(weighted, dense.solve(lower, weighted, d)) - dense.half_log_det(lower, d)
+        lower = small_cholesky.cholesky(precision, d)
+        return 0.5 * jnp.dot(weighted, small_cholesky.solve(lower, weighted, d)) - small_cholesky.half_log_det(lower, d)
 
     def is_proper(self, eta: Any) -> Any:
         return jnp.all(jnp.linalg.eigvalsh(self._moments(eta)[1]) > 0)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from robustly.memory import may_have_compiled
-from robustly.precision import double_precision
+from robustly._runtime.memory import may_have_compiled
+from robustly._runtime.precision import double_precision
 from robustly.rows.arrays import Rows, pad
 
 ChunkPass = Callable[..., tuple[dict[str, Any], dict[str, Any]]]

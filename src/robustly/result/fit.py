@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from robustly import persist
-from robustly.diagnose import benjamini_hochberg
+from robustly._runtime.keys import jax_key
 from robustly.errors import FitError, IdentifiabilityWarning, ModelError, names
 from robustly.fit.outcome import Outcome
-from robustly.keys import jax_key
+from robustly.result import persist
+from robustly.result.outliers import benjamini_hochberg
 
 
 class Source(Protocol):
@@ -270,7 +270,7 @@ class Fit:
 
         Pass what ``sample_posterior`` gave; without it, draws come from the normal approximation at the estimate.
         """
-        from robustly.fit.uncertainty import to_inference_data
+        from robustly.fit.draws import to_inference_data
 
         return to_inference_data(self, draws, num_samples, seed)
 

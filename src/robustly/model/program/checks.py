@@ -13,13 +13,13 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 
 from robustly.errors import DataError, LocalizeError, SupportError, names
-from robustly.model import hyper
-from robustly.model.arguments import Arguments
-from robustly.model.inspect import samples, support_of
-from robustly.model.trace import Trace, check_plate, inside, run, site_log_prob
+from robustly.model.program import hyper
+from robustly.model.program.arguments import Arguments
+from robustly.model.program.sites import samples, support_of
+from robustly.model.program.trace import Trace, check_plate, inside, run, site_log_prob
 
 if TYPE_CHECKING:
-    from robustly.model.program import Program
+    from robustly.model.program.read import Program
 
 CHECKED_ROWS = 48
 # Rows whose observations are looked at together: a million at once would need a copy of the data for every step.

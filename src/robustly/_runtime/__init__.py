@@ -1,0 +1,1 @@
+"""How the package runs: double precision, numba kernels, memory given back, random keys."""

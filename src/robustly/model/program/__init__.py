@@ -1,0 +1,1 @@
+"""How is a NumPyro program read into a row model?"""
