@@ -40,10 +40,12 @@ def write_all(folder: Path) -> dict[str, Path]:
         "conjugate": rb.conjugate.GammaPoisson().fit(np.random.default_rng(4).negative_binomial(2, 0.2, 40)),
         "glm": rb.glm("y ~ scale(x) * C(g) + bs(t, df=4) + offset(log(t))", frame, family="poisson"),
         "glm_estimator": rb.RobustPoissonRegression().fit(X, y),
-        "glm_estimator_labels": rb.RobustLogisticRegression().fit(X, np.where(y > np.median(y), "yes", "no")),
+        "glm_estimator_labels": rb.RobustLogisticRegression(local="label").fit(
+            X, np.where(y > np.median(y), "yes", "no")
+        ),
         "mixture": rb.RobustGaussianMixture(2, random_state=0).fit(bunches),
         "mixture_bayesian": rb.BayesianRobustGaussianMixture(2, random_state=0).fit(bunches),
-        "topics": rb.RobustLDA(n_components=2, max_iter=3, random_state=0).fit(counts),
+        "topics": rb.RobustLDA(n_components=2, max_iter=3, tol=0, random_state=0).fit(counts),
     }
     for name, result in results.items():
         result.save(folder / f"{name}.rb")
