@@ -117,7 +117,8 @@ def _arrays(kind: str, members: Members, head: dict[str, Any]) -> Iterator[tuple
         }
         if found.dtype.kind == "f" and found.size:
             made["full of NaN"] = npy(np.full_like(found, np.nan))
-            made["cast to bytes"] = npy(found.astype(np.uint8))
+        if found.dtype.kind == "f" and found.size and not name.startswith("column:"):
+            made["cast to bytes"] = npy(np.ones(found.shape, dtype=np.uint8))
         if found.ndim and found.size and not name.startswith("alone"):
             made["longer"] = npy(np.concatenate([found, found[:1]]))
         for what, content in made.items():
