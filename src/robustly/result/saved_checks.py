@@ -155,9 +155,13 @@ def check_mixture(meta: Meta, arrays: Arrays) -> None:
     rows = len(array_in(arrays, "surprise_", (None,)))
     tails = array_in(arrays, "tail_probabilities_", (rows,), least=0.0)
     need(rows and (tails <= 1 + 1e-9).all(), "tail_probabilities_ are above one, or there are no rows")
-    for name in ("masses_", "mean_precision_", "degrees_of_freedom_"):
+    for name, length in (
+        ("masses_", size),
+        ("mean_precision_", size),
+        ("degrees_of_freedom_", 1 if kind == "tied" else size),
+    ):
         if name in arrays or meta["class"].startswith("Bayesian"):
-            array_in(arrays, name, (size,), least=0.0)
+            array_in(arrays, name, (length,), least=0.0)
     if "weight_concentration_" in arrays or meta["class"].startswith("Bayesian"):
         process = settings.get("weight_concentration_prior_type") == "dirichlet_process"
         array_in(arrays, "weight_concentration_", (2, size) if process else (size,), least=0.0)
