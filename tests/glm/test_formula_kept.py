@@ -256,6 +256,11 @@ def test_rows_that_a_function_cannot_take_are_named_on_every_side(data):
 def test_what_goes_along_with_rows_has_as_many(label, data):
     with pytest.raises(DataError, match=f"{label} has 149 values, but the data have 150 rows"):
         rb.glm("y ~ x", data, family="poisson", **{label: np.ones(149)})
+    if label != "weights":
+        fit = rb.glm("y ~ x", data, family="poisson", local=None)
+        for rows, given in ((3, 4), (1, 4), (3, 1)):
+            with pytest.raises(DataError, match=f"{label} has {given} values, but the data have {rows} rows"):
+                fit.predictive(data.head(rows), **{label: np.ones(given)})
 
 
 def test_a_response_in_words_is_that_of_zeros_and_ones():

@@ -13,7 +13,7 @@ import pandas as pd
 from robustly.errors import DataError, ModelError, did_you_mean, names
 from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
-from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_texts
+from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
 from robustly.glm.formula_language import Column, numeric_columns_of
 from robustly.glm.formula_spec import (
     FormulaColumns,
@@ -127,11 +127,7 @@ def refuse_other_lengths(
         if one.shape[0] != rows:
             raise DataError(f"{label} of the formula have {one.shape[0]} rows, but the data have {rows}.")
     for label, given in numbers.items():
-        if given is not None and np.ndim(given) > 0 and np.shape(given)[0] != rows:
-            raise DataError(
-                f"{label} has {np.shape(given)[0]} values, but the data have {rows} rows. Give one value a row, in the order "
-                "of the data."
-            )
+        refuse_other_length(rows, label, given)
 
 
 def learn_offset(form: Any, frame: pd.DataFrame, text: str) -> Side:
