@@ -9,6 +9,7 @@ import pytest
 
 import robustly as rb
 from robustly.errors import DataError, ModelError, PersistError
+from robustly.glm.formula_saved import from_saved
 
 
 @pytest.fixture(scope="module")
@@ -223,10 +224,13 @@ def test_formulas_of_0_1_kept_as_text_are_read_and_predict_the_same(data, saved,
             }
         ],
     )
-    matrix, offset = rb.load(rewritten(saved, tmp_path / "old.rb", kept)).formula.matrix_of(data)
+    matrix, offset = from_saved(kept).matrix_of(data)
     levels = data["g"].to_numpy()[:, None] == np.array(["a", "b", "c"])
     np.testing.assert_allclose(matrix, np.column_stack([(data["x"] - 1.5) / 0.25, levels]), rtol=1e-14)
     assert not offset.any()
+    old = rb.load(rewritten(saved, tmp_path / "old.rb", as_text("y ~ x + I(x)")))
+    new = rb.load(rewritten(saved, tmp_path / "new.rb", json.loads(saved["meta.json"])["meta"]["formula"]))
+    np.testing.assert_array_equal(old.predictive(data).m, new.predictive(data).m)
 
 
 def test_levels_that_files_cannot_keep_are_told_when_saving(data, tmp_path):
