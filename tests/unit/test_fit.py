@@ -229,7 +229,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, fit, monkeypatch):
     fit.save(path)
     before = path.read_bytes()
     monkeypatch.setattr(zipfile.ZipFile, "writestr", lambda *a, **k: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(rb.PersistError, match="disk full"):
         fit.save(path)
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["fit.robustly"]

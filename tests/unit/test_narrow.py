@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from robustly._runtime.precision import double_precision
 from robustly.approx import Quadrature
+from robustly.fit.passes import passes
 from robustly.fit.problem import RowProblem
 from robustly.model.parameter_cut import cut
 from robustly.model.row import RowModel
@@ -76,7 +77,7 @@ TWO_KINDS = RowModel(
 def derivatives(model):
     """The summed evidence and its derivatives the plain way, compiled once."""
     compiled = passes(model, Quadrature(31))
-    total = lambda v, data, weight, state: weight @ compiled._evidences(v, data, state)
+    total = lambda v, data, weight, state: weight @ compiled.evidences(v, data, state)
     return jax.jit(lambda *args: (total(*args), jax.grad(total)(*args), jax.hessian(total)(*args)))
 
 

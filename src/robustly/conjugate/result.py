@@ -288,7 +288,11 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
         options = {name: tuple(v) if isinstance(v, list) else v for name, v in meta["options"].items()}
         model = kind(**options)
     columns = {name.removeprefix("column:"): array for name, array in arrays.items() if name.startswith("column:")}
-    return _rebuilt(model, columns, meta, arrays)
+    fit = _rebuilt(model, columns, meta, arrays)
+    if not np.isfinite(fit.evidence).all():
+        row = int(np.flatnonzero(~np.isfinite(fit.evidence))[0])
+        raise PersistError(f"row {row} of the file cannot come from a {meta['pair']}. Save the fit again.")
+    return fit
 
 
 @in_double_precision
@@ -305,6 +309,10 @@ def _rebuilt(
             raise PersistError(f"{type(pair).__name__} has no classical model, but the saved fit is one.")
         return boundary_fit(problem, classical, outcome.text, outcome.steps)
     vector = arrays["vector"]
+    if len(vector) != engine.parameters.size:
+        raise PersistError(
+            f"the file has {len(vector)} numbers for the {engine.parameters.size} parameters of its pair."
+        )
     optimum = Optimum(vector, meta["objective"], np.zeros_like(vector), arrays["curve"], meta["history"], outcome)
     fit = interior_fit(problem, optimum)
     assert isinstance(fit.source, PairSource)

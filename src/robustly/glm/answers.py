@@ -16,9 +16,9 @@ MOST_MOVED = 5
 
 def read_for(path: Path, formula: str, family: str, delimiter: str | None, encoding: str, decimal: str) -> Any:
     """The table, if it can be what the formula speaks of."""
-    from robustly.glm.columns import refuse_texts
     from robustly.glm.families import as_family
     from robustly.glm.formula import variables_of
+    from robustly.glm.formula_frames import refuse_texts
     from robustly.rows.files import read_table, refuse_stray_texts, refuse_wrong_delimiter
 
     as_family(family)

@@ -11,11 +11,26 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError, did_you_mean, names
-from robustly.glm.columns import FormulaColumns, as_pandas, evaluate, needed, refuse_missing, refuse_texts
 from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
+from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
+from robustly.glm.formula_language import Column, numeric_columns_of
+from robustly.glm.formula_spec import (
+    FormulaColumns,
+    Learnt,
+    Side,
+    added_offsets,
+    factors_of,
+    learn,
+    needed,
+    refuse_not_computable,
+)
 from robustly.glm.result import GLMFit
 from robustly.model.linear import read_design
+
+LONGEST_FORMULA = 20_000
+DEEPEST_FORMULA = 50
+MOST_TERMS = 100_000
 
 
 def glm(
@@ -54,30 +69,36 @@ def glm(
         ['Intercept', 'age']
     """
     frame = as_pandas(data)
-    core, parsed, added, offset_forms = parse(formula, map(str, frame.columns))
-    needs = needed(parsed.rhs).union(*(needed(form) for form in offset_forms))
-    refuse_missing(frame, needs | needed(parsed.lhs))
+    there = [str(name) for name in frame.columns]
+    core, parsed, added, offset_forms = parse(formula, there)
+    sides = [factors_of(form, there) for form in (parsed.lhs, parsed.rhs, *offset_forms)]
+    refuse_missing(frame, set().union(*(needed(form, there) for form in (parsed.lhs, parsed.rhs, *offset_forms))))
+    refuse_empty(frame, formula)
+    # Rows that cannot be used are looked for on all sides at once, before anything is learned from them: here is the one
+    # place where they could be dropped, together with their weights, offset, exposure and trials.
+    refuse_not_computable([pair for side in sides for pair in side.items()], frame)
     chosen = as_family(family)
-    response, classes = read_left(evaluate(parsed.lhs, frame), frame, formula.split("~")[0].strip(), chosen)
-    right = evaluate(parsed.rhs, frame)
-    offsets = tuple(evaluate(form, frame).model_spec for form in offset_forms)
-    reads = [name for name in frame.columns if name in needs]
+    left = learn(parsed.lhs, frame)
+    response, classes = read_left(left, frame, formula.split("~")[0].strip(), chosen)
+    right = learn(parsed.rhs, frame)
+    offsets = tuple(learn_offset(form, frame, text) for form, text in zip(offset_forms, added))
     given = {
         label: name
         for label, name in (("offset", offset), ("exposure", exposure), ("trials", trials))
         if isinstance(name, str)
     }
-    columns = FormulaColumns(core, tuple(added), right.model_spec, offsets, frame[reads].head(1), classes, given)
-    matrix = (right.drop(columns=["Intercept"]) if columns.intercept else right).to_numpy(dtype=float)
-    within = sum((evaluate(spec, frame).to_numpy(float)[:, 0] for spec in offsets), np.zeros(len(frame)))
+    columns = FormulaColumns(core, tuple(added), right.side, offsets, classes, given)
+    kept = [place for place, name in enumerate(right.side.columns) if name != "Intercept"]
+    matrix, within = right.matrix[:, kept], added_offsets(offsets, frame)
     numbers = {
         label: _column(frame, label, given)
         for label, given in (("weights", weights), ("offset", offset), ("exposure", exposure), ("trials", trials))
     }
+    refuse_other_lengths(len(frame), matrix, response, within, numbers)
     design = read_design(
         matrix,
         response,
-        [str(c) for c in right.columns if c != "Intercept"],
+        [right.side.columns[place] for place in kept],
         intercept=columns.intercept,
         weight=numbers["weights"],
         offset=within if offset is None else within + np.asarray(numbers["offset"], dtype=float),
@@ -91,26 +112,53 @@ def glm(
     return fit
 
 
-def read_left(left: Any, frame: pd.DataFrame, text: str, family: Family) -> tuple[np.ndarray, tuple[Any, ...]]:
+def refuse_empty(frame: pd.DataFrame, formula: str) -> None:
+    if not len(frame):
+        raise DataError(
+            f"the data have no rows, so {formula!r} has nothing to fit. Check how they were read or filtered."
+        )
+
+
+def refuse_other_lengths(
+    rows: int, matrix: np.ndarray, response: np.ndarray, within: np.ndarray, numbers: dict[str, Any]
+) -> None:
+    """Everything that goes along with the rows has as many of them: what is out of line is never cut or repeated."""
+    for label, one in (("the columns", matrix), ("the response", response), ("the offsets", within)):
+        if one.shape[0] != rows:
+            raise DataError(f"{label} of the formula have {one.shape[0]} rows, but the data have {rows}.")
+    for label, given in numbers.items():
+        refuse_other_length(rows, label, given)
+
+
+def learn_offset(form: Any, frame: pd.DataFrame, text: str) -> Side:
+    """An ``offset(...)``: one number a row."""
+    learnt = learn(form, frame)
+    if learnt.levels is not None or learnt.matrix.shape[1] != 1:
+        raise ModelError(
+            f"offset({text}) is not one number a row. Write an offset that is a column or a function of columns."
+        )
+    return learnt.side
+
+
+def read_left(left: Learnt, frame: pd.DataFrame, text: str, family: Family) -> tuple[np.ndarray, tuple[Any, ...]]:
     """The response as numbers; two words of a yes-or-no response become 0 and 1, in the order of their levels."""
-    words = next(
-        (state["categories"] for _, state in left.model_spec.encoder_state.values() if "categories" in state), None
-    )
+    words = left.levels
     if words is None:
-        if left.shape[1] not in (1, 2):
-            raise ModelError(f"the response {text!r} has {left.shape[1]} columns. Give one, or successes and failures.")
-        response = left.to_numpy(dtype=float)
-        return (response[:, 0] if response.shape[1] == 1 else response), ()
+        if left.matrix.shape[1] not in (1, 2):
+            raise ModelError(
+                f"the response {text!r} has {left.matrix.shape[1]} columns. Give one, or successes and failures."
+            )
+        return (left.matrix[:, 0] if left.matrix.shape[1] == 1 else left.matrix), ()
     if not isinstance(family, Binomial):
-        for name in needed(left.model_spec.formula):
+        for name in sorted(left.side.variables):
             refuse_texts(frame[name], name, f"the family {family} needs numbers")
         raise ModelError(f"the response {text!r} is made of classes, but the family {family} needs numbers.")
-    if len(words) != 2 or left.shape[1] not in (1, 2):
+    if len(words) != 2 or left.matrix.shape[1] not in (1, 2):
         raise ModelError(
             f"the response {text!r} has {len(words)} classes ({names(map(str, words[:8]))}{' …' if len(words) > 8 else ''}), "
             "but a yes-or-no model needs two. Join or drop some."
         )
-    return left.to_numpy(dtype=float)[:, -1], tuple(words)
+    return left.matrix[:, -1], tuple(words)
 
 
 def _column(frame: pd.DataFrame, label: str, given: Any) -> Any:
@@ -131,17 +179,63 @@ def parse(formula: str, columns: Iterable[str]) -> tuple[str, Any, list[str], li
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 
+    refuse_too_many_terms(formula)
     core, added = take_offsets(formula)
+    for text in added:
+        refuse_too_many_terms(text)
     try:
         parsed = Formula(core, _context={"__formulaic_variables_available__": list(columns)})
         offset_forms = [Formula(f"0 + {text}") for text in added]
-    except (FormulaicError, SyntaxError) as error:
+    except (FormulaicError, SyntaxError, ValueError, TypeError, RecursionError, IndexError, AttributeError) as error:
         # formulaic colours the place it stumbled over.
         said = " ".join(re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).split())
-        raise ModelError(f"the formula {formula!r} cannot be read: {said}") from error
-    if not hasattr(parsed, "lhs"):
-        raise ModelError(f'the formula {formula!r} has no response. Write it as "y ~ x".')
+        raise ModelError(f"the formula {_cut(formula)} cannot be read: {said}") from error
+    if not hasattr(parsed, "lhs") or not hasattr(parsed, "rhs"):
+        raise ModelError(f'the formula {_cut(formula)} has no response. Write it as "y ~ x".')
+    if core.rstrip().endswith("~"):
+        raise ModelError(f'the formula {_cut(formula)} ends with its ~. Write "y ~ 1" for an intercept alone.')
     return core, parsed, added, offset_forms
+
+
+def refuse_too_many_terms(formula: str) -> None:
+    """A few signs can ask for millions of terms: ``(a + b + …) ** 20``. The bound is that of fully crossed sums."""
+    if len(formula) > LONGEST_FORMULA:
+        raise ModelError(f"the formula has {len(formula)} characters; up to {LONGEST_FORMULA} are read.")
+    depth = deepest = 0
+    for sign in formula:
+        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(sign, 0)
+        deepest = max(deepest, depth)
+    if deepest > DEEPEST_FORMULA:
+        raise ModelError(f"the formula has {deepest} brackets within each other; up to {DEEPEST_FORMULA} are read.")
+    # Calls are one name each, whatever is in them.
+    flat = re.sub(r"`[^`]*`", "name", formula)
+    for _ in range(deepest + 1):
+        flat = re.sub(r"(?<![\w.])[\w.]++\([^()]*\)", "name", flat)
+    terms = 0.0
+    for piece in _top_level_pieces(flat):
+        count = len(re.findall(r"[^\W\d][\w.]*", piece)) + 1
+        powers = [int(one[:6]) for one in re.findall(r"(?:\*\*|\^)\s*(\d+)", piece)]
+        crossed = len(re.findall(r"(?<!\*)\*(?!\*)|[:/]|%in%", piece))
+        terms += float(count) ** min(crossed + 1 + sum(powers), 60)
+    if terms > MOST_TERMS:
+        raise ModelError(
+            f"the formula {_cut(formula)} may have some {terms:.0e} terms; up to {MOST_TERMS:.0e} are read. Cross fewer columns."
+        )
+
+
+def _top_level_pieces(text: str) -> list[str]:
+    """Split at + and - outside of brackets."""
+    pieces, depth, start = [], 0, 0
+    for at, sign in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(sign, 0)
+        if sign in "+-~" and depth <= 0:
+            pieces.append(text[start:at])
+            start = at + 1
+    return [*pieces, text[start:]]
+
+
+def _cut(text: str) -> str:
+    return repr(text if len(text) <= 200 else text[:199] + "…")
 
 
 @dataclass(frozen=True)
@@ -157,17 +251,16 @@ class Variables:
 
 def variables_of(formula: str, columns: Iterable[str]) -> Variables:
     """What a formula asks of its data."""
-    from formulaic.parser.types import Term
-
-    _, parsed, _, offset_forms = parse(formula, columns)
+    there = list(columns)
+    _, parsed, _, offset_forms = parse(formula, there)
     plain: set[str] = set()
-    computed = set().union(*(needed(form) for form in offset_forms))
-    for factor in {factor for term in parsed.rhs for factor in term.factors}:
-        if factor.eval_method.value == "lookup":
-            plain.add(factor.expr)
-        elif not re.search(r"(?<!\w)(C|Q|hashed)\(", factor.expr):
-            computed |= needed([Term([factor])])
-    reads = needed(parsed.lhs) | needed(parsed.rhs) | computed
+    computed = set().union(*(needed(form, there) for form in offset_forms))
+    for factor in factors_of(parsed.rhs, there).values():
+        if isinstance(factor, Column):
+            plain.add(factor.name)
+        else:
+            computed |= numeric_columns_of(factor)
+    reads = needed(parsed.lhs, there) | needed(parsed.rhs, there) | computed
     return Variables(frozenset(reads), frozenset(plain), frozenset(computed))
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from robustly.errors import ModelError, PersistError
 from robustly.fit.outcome import Outcome
-from robustly.glm import columns
+from robustly.glm import formula_saved
 from robustly.glm.families import FAMILIES, Family, as_family
 from robustly.glm.local import Classical, Noiseless, Shifted, law_of
 from robustly.glm.predictive import Fitted
@@ -74,6 +74,11 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         "Noiseless": lambda: Noiseless(chosen, asked["prior"]),
     }
     law = laws.get(meta["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
+    formula = formula_saved.from_saved(meta["formula"]) if meta.get("formula") else None
+    if type(law).__name__ != meta["law"] or len(law.names) != len(arrays["phi"]):
+        raise PersistError(f"the file holds numbers of another law than its {meta['law'][:60]!r}. Save the fit again.")
+    if formula is not None and formula.side.columns != meta["terms"]:
+        raise PersistError("the formula kept in the file has other columns than the fit. Save the fit again.")
     return GLMFit(
         parameters=dict(zip(meta["parameters"], arrays["values"])),
         labels=list(meta["labels"]),
@@ -94,6 +99,6 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         asked=asked,
         aliased=arrays["aliased"],
         alone=arrays.get("alone", np.zeros(0, dtype=int)),
-        formula=columns.from_saved(meta["formula"]) if meta.get("formula") else None,
-        by_formula=meta.get("by_formula", False),
+        formula=formula,
+        by_formula=meta.get("by_formula", formula is not None),
     )

@@ -211,6 +211,7 @@ class GLMFit(Fit):
 
         Offset, exposure and trials that were named as columns when the formula was fitted are read from the new rows.
         """
+        from robustly.glm.formula_frames import refuse_other_length
         from robustly.model.linear import read_offset
 
         if self.formula is None and self.by_formula:
@@ -224,6 +225,8 @@ class GLMFit(Fit):
                 for label, given in (("offset", offset), ("exposure", exposure), ("trials", trials))
             )
             X, more = self.formula.matrix_of(X)
+            for label, given in (("offset", offset), ("exposure", exposure), ("trials", trials)):
+                refuse_other_length(len(more), label, given)
             offset = more if offset is None else more + np.asarray(offset, dtype=float)
         matrix = X if not isinstance(X, pd.DataFrame) else X.to_numpy(dtype=float)
         matrix = np.asarray(matrix, dtype=float) if not hasattr(matrix, "tocsr") else matrix
@@ -264,8 +267,8 @@ class GLMFit(Fit):
 
         `data` is a frame whose columns are shown beside the rows.
         """
-        from robustly.glm.columns import as_pandas
         from robustly.glm.fit import fit_glm
+        from robustly.glm.formula_frames import as_pandas
         from robustly.report.findings import Findings
         from robustly.report.regression import regression_page, write_page
 

@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.mixture import covariance
 from robustly.mixture.passes import Kernel, RowsSeen, distances_to_own, log_densities, see, shares
+from robustly.mixture.settings import check_settings
 from robustly.result import persist
 from robustly.result.outliers import benjamini_hochberg
 
@@ -204,7 +205,10 @@ def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> FittedMix
     if meta["class"] not in known:
         raise PersistError(f"the file holds a {meta['class']}, which this robustly does not know. Upgrade robustly.")
     model = known[meta["class"]](**meta["parameters"])
+    check_settings(model)
     for name, value in {**meta["values"], **arrays}.items():
+        if hasattr(type(model), name):
+            raise PersistError(f"the file holds a value called {name}, which is no fitted value of a mixture.")
         setattr(model, name, value)
     if meta["names"] is not None:
         model.feature_names_in_ = np.array(meta["names"], dtype=object)

@@ -378,6 +378,7 @@ _MODELS = {"RobustLDA": RobustLDA, "LDA": LDA}
 def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> _TopicModel:
     """Rebuild a saved model."""
     model = _MODELS[meta["model"]](**meta["parameters"])
+    check_settings(model)
     model._topics = Topics(bursty=model._bursty, strength=meta["strength"], **arrays)
     model.n_features_in_ = len(arrays["eta"])
     model.vocabulary_ = tuple(meta["vocabulary"]) if meta["vocabulary"] is not None else None

@@ -1,0 +1,302 @@
+"""Does a file hold what its kind of result needs? Lengths, types and ranges, looked at once before anything is built.
+
+Every check is about values that an unharmed file always has, so a result that passes can be used like one that was just
+fitted. Names that a check does not know are left to the function that rebuilds the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+Arrays = Mapping[str, np.ndarray]
+Meta = Mapping[str, Any]
+
+
+def check(kind: str, meta: Meta, arrays: Arrays) -> None:
+    """Raise a ValueError that says what is wrong."""
+    CHECKS.get(kind, lambda *_: None)(meta, arrays)
+
+
+def need(fine: Any, what: str) -> None:
+    if not fine:
+        raise ValueError(what)
+
+
+# ---------------------------------------------------------------------- by kind
+
+
+def check_fit(meta: Meta, arrays: Arrays) -> None:
+    check_estimates(meta, arrays)
+    told = 0
+    for name in texts_in(meta, "parameters"):
+        value = array_in(arrays, f"parameter:{name}", None)
+        need(value.ndim == 0 or name not in meta["labels"], f"{name[:80]} is not one number, as its label says")
+        told += value.size
+    need(told == len(meta["labels"]), "the parameters and their labels differ in number")
+    need(len(texts_in(meta, "scales")) == len(meta["labels"]), "the scales and the labels differ in number")
+    need(isinstance(meta["is_bound"], bool), "is_bound is not true or false")
+    text_in(meta, "approximation")
+    need(isinstance(meta["limits"], dict), "limits is not a table")
+    for site, given in meta["limits"].items():
+        need(isinstance(given, dict), f"the limits of {site[:60]!r} are not a table")
+        for value in given.values():
+            need(np.asarray(value).dtype.kind in "biuf", f"the limits of {site[:60]!r} are not numbers")
+    call = meta["call"]
+    if call is not None:
+        need(isinstance(call, dict), "call is not a table")
+        texts_in(call, "sites")
+        need(call["rows"] is None or texts_in(call, "rows") is not None, "rows")
+        need(call["plate"] is None or isinstance(call["plate"], str), "plate is not a name")
+        need(
+            all(isinstance(one, list) and len(one) == 4 for one in list_in(call, "arguments")),
+            "arguments are not fours",
+        )
+        list_in(call, "first_row")
+    for name in arrays:
+        if name.startswith("posterior:"):
+            check_posterior(name.rpartition(":")[0], arrays)
+
+
+def check_posterior(start: str, arrays: Arrays) -> None:
+    mean = array_in(arrays, f"{start}:mean", None)
+    need(mean.ndim >= 1, f"{start} has no rows")
+    array_in(arrays, f"{start}:sd", mean.shape, least=0.0)
+    levels = array_in(arrays, f"{start}:levels", (None,))
+    need((np.diff(levels) > 0).all() and levels.min() > 0 and levels.max() < 1, f"{start} has levels out of order")
+    array_in(arrays, f"{start}:quantiles", (*mean.shape, len(levels)))
+    others = {name.rpartition(":")[2] for name in arrays if name.rpartition(":")[0] == start}
+    need(others == {"mean", "sd", "levels", "quantiles"}, f"{start} has parts that are not known")
+
+
+def check_glm(meta: Meta, arrays: Arrays) -> None:
+    rows = check_estimates(meta, arrays)
+    labels, terms = meta["labels"], texts_in(meta, "terms")
+    need(len(texts_in(meta, "parameters")) == len(labels), "the parameters and their labels differ in number")
+    array_in(arrays, "values", (len(labels),), finite=False)
+    array_in(arrays, "coefficients", (len(terms),))
+    array_in(arrays, "phi", (None,), finite=False)
+    need(
+        arrays["aliased"].dtype.kind == "b" and arrays["aliased"].shape == (len(terms),),
+        "aliased is not one yes or no a term",
+    )
+    alone = arrays.get("alone", np.zeros(0, dtype=int))
+    need(alone.ndim == 1 and alone.dtype.kind in "iu", "alone is not a list of rows")
+    need(not alone.size or (alone.min() >= 0 and alone.max() < rows), "alone names rows that are not there")
+    if "loo_by_row" in arrays:
+        array_in(arrays, "loo_by_row", (rows,))
+    need(meta["family"] is None or isinstance(meta["family"], str), "family is not a name")
+    text_in(meta, "law")
+    text_in(meta, "approximation")
+    need(isinstance(meta["intercept"], bool), "intercept is not true or false")
+    need(not meta["intercept"] or terms[:1] == ["Intercept"], "the first term is not the intercept")
+    asked = meta["asked"]
+    need(isinstance(asked, dict) and {"local", "prior"} <= set(asked), "asked does not say what was asked")
+    need(asked["local"] is None or isinstance(asked["local"], str), "local is not a name")
+    need(asked["prior"] is None or isinstance(asked["prior"], str), "prior is not a name")
+    need(isinstance(meta.get("by_formula", False), bool), "by_formula is not true or false")
+
+
+def check_estimator(meta: Meta, arrays: Arrays) -> None:
+    need(isinstance(meta["fit"], dict), "fit is not a table")
+    check_glm(meta["fit"], arrays)
+    text_in(meta, "class")
+    settings_in(meta, "params")
+    wanted = len(meta["fit"]["terms"]) - int(meta["fit"]["intercept"])
+    need(type(meta["features"]) is int and meta["features"] == wanted, "features are not as many as the terms")
+    if "feature_names" in meta:
+        need(len(texts_in(meta, "feature_names")) == wanted, "feature_names are not as many as the terms")
+    need("classes" in meta or "Logistic" not in meta["class"], "classes are missing")
+    if "classes" in meta:
+        classes = list_in(meta, "classes")
+        need(len(classes) == 2 and all(isinstance(one, str | int | float) for one in classes), "classes are not two")
+
+
+def check_conjugate(meta: Meta, arrays: Arrays) -> None:
+    size = check_search(meta, arrays)
+    weight = array_in(arrays, "weight", (None,), least=0.0)
+    need(size == len(arrays["curve"]) and weight.sum() > 0, "no row counts")
+    columns = [name for name in arrays if name.startswith("column:")]
+    need(columns, "it has no columns")
+    for name in columns:
+        values = arrays[name]
+        need(values.ndim >= 1 and len(values) == len(weight), f"{name[:80]} has other rows than the weights")
+        need(np.isfinite(values).all(), f"{name[:80]} holds values that are not finite")
+    text_in(meta, "pair")
+    settings_in(meta, "options")
+    need(isinstance(meta["had_hyperprior"], bool), "had_hyperprior is not true or false")
+
+
+def check_mixture(meta: Meta, arrays: Arrays) -> None:
+    text_in(meta, "class")
+    settings = settings_in(meta, "parameters")
+    size = len(array_in(arrays, "weights_", (None,), least=0.0))
+    need(size and abs(arrays["weights_"].sum() - 1) < 1e-6, "weights_ do not add up to one")
+    dim = array_in(arrays, "means_", (size, None)).shape[1]
+    need(dim >= 1, "means_ have no columns")
+    dofs = array_in(arrays, "dofs_", (size,), finite=False)
+    need((dofs > 0).all(), "dofs_ are not positive")
+    shapes: dict[Any, tuple[int, ...]] = {
+        "full": (size, dim, dim), "tied": (dim, dim), "diag": (size, dim), "spherical": (size,)
+    }  # fmt: skip
+    kind = settings.get("covariance_type")
+    need(isinstance(kind, str) and kind in shapes, "covariance_type is not known")
+    covariances = array_in(arrays, "covariances_", shapes[kind])
+    if kind in ("full", "tied"):
+        need_symmetric(covariances, "covariances_")
+        need((np.linalg.eigvalsh(covariances) > 0).all(), "covariances_ are not positive definite")
+    else:
+        need((covariances > 0).all(), "covariances_ are not positive")
+    array_in(arrays, "precisions_cholesky_", shapes[kind])
+    array_in(arrays, "core_spread_", (size,), least=0.0)
+    rows = len(array_in(arrays, "surprise_", (None,)))
+    tails = array_in(arrays, "tail_probabilities_", (rows,), least=0.0)
+    need(rows and (tails <= 1 + 1e-9).all(), "tail_probabilities_ are above one, or there are no rows")
+    for name, length in (
+        ("masses_", size),
+        ("mean_precision_", size),
+        ("degrees_of_freedom_", 1 if kind == "tied" else size),
+    ):
+        if name in arrays or meta["class"].startswith("Bayesian"):
+            array_in(arrays, name, (length,), least=0.0)
+    if "weight_concentration_" in arrays or meta["class"].startswith("Bayesian"):
+        process = settings.get("weight_concentration_prior_type") == "dirichlet_process"
+        array_in(arrays, "weight_concentration_", (2, size) if process else (size,), least=0.0)
+    for name in set(arrays) - {"dofs_"}:
+        need(not np.isnan(arrays[name]).any(), f"{name[:80]} holds NaN")
+    values, names = meta["values"], meta["names"]
+    need(isinstance(values, dict), "values is not a table")
+    for name in (*values, *arrays):
+        need(
+            name.isidentifier() and name.endswith("_") and not name.startswith("_"), f"{name[:80]!r} is no fitted value"
+        )
+    need(values.get("n_features_in_") == dim, "n_features_in_ is not the number of columns")
+    need(names is None or len(texts_in(meta, "names")) == dim, "names are not as many as the columns")
+
+
+def check_topics(meta: Meta, arrays: Arrays) -> None:
+    text_in(meta, "model")
+    settings_in(meta, "parameters")
+    eta = array_in(arrays, "eta", (None, None), least=0.0)
+    words, topics = eta.shape
+    need(words and topics, "eta has no words or no topics")
+    for name, length in (("total", topics), ("alpha", topics), ("share", topics), ("floor", words)):
+        array_in(arrays, name, (length,), least=0.0)
+    need((arrays["alpha"] > 0).all(), "alpha is not positive")
+    number_in(meta, "strength")
+    for name in ("vocabulary", "names"):
+        need(meta[name] is None or len(texts_in(meta, name)) == words, f"{name} has not as many words as the topics")
+    for name in ("history", "validation"):
+        need(all(_is_number(one) for one in list_in(meta, name)), f"{name} are not numbers")
+    for name in ("n_iter", "documents_seen"):
+        need(type(meta[name]) is int and meta[name] >= 0, f"{name} is not a count")
+
+
+CHECKS: dict[str, Callable[[Meta, Arrays], None]] = {
+    "fit": check_fit,
+    "glm": check_glm,
+    "glm_estimator": check_estimator,
+    "conjugate": check_conjugate,
+    "mixture": check_mixture,
+    "topics": check_topics,
+}
+
+
+# ---------------------------------------------------------------------- what several kinds share
+
+
+def check_search(meta: Meta, arrays: Arrays) -> int:
+    """How a search ended; gives the number of its parameters."""
+    size = len(array_in(arrays, "vector", (None,)))
+    need_symmetric(array_in(arrays, "curve", (size, size)), "curve")
+    number_in(meta, "objective")
+    outcome = list_in(meta, "outcome")
+    need(len(outcome) == 3 and isinstance(outcome[0], str) and isinstance(outcome[1], str), "the outcome is not told")
+    need(type(outcome[2]) is int, "the outcome has no steps")
+    for entry in list_in(meta, "history"):
+        need(isinstance(entry, dict), "the history is not made of tables")
+        need(
+            all(isinstance(one, str | bool | int | float | None) for one in entry.values()), "the history is not plain"
+        )
+    texts_in(meta, "notes")
+    return size
+
+
+def check_estimates(meta: Meta, arrays: Arrays) -> int:
+    """Estimates with their curvature and the evidence by row; gives the number of rows."""
+    size = check_search(meta, arrays)
+    labels = texts_in(meta, "labels")
+    array_in(arrays, "jacobian", (len(labels), size))
+    rows = len(array_in(arrays, "evidence", (None,)))
+    need(rows, "there are no rows")
+    weight = array_in(arrays, "weight", (rows,), least=0.0)
+    need(weight.sum() > 0, "no row counts")
+    if "scored" in arrays:
+        array_in(arrays, "scored", (rows, size))
+    if "tail_probabilities" in arrays:
+        tails = array_in(arrays, "tail_probabilities", (rows,), least=0.0)
+        need((tails <= 1 + 1e-9).all(), "tail_probabilities are above one")
+    return rows
+
+
+def array_in(
+    arrays: Arrays, name: str, shape: tuple[int | None, ...] | None, *, finite: bool = True, least: float | None = None
+) -> np.ndarray:
+    """An array of real numbers; None in its shape stands for any length. NaN is never fine."""
+    need(name in arrays, f"{name[:80]} is missing")
+    found = arrays[name]
+    need(found.dtype.kind == "f", f"{name[:80]} holds {found.dtype} instead of real numbers")
+    if shape is not None:
+        same = len(shape) == found.ndim and all(want is None or want == got for want, got in zip(shape, found.shape))
+        expected = ", ".join("any" if one is None else str(one) for one in shape)
+        need(same, f"{name[:80]} has the shape {found.shape} instead of ({expected})")
+        need(
+            np.isfinite(found).all() if finite else not np.isnan(found).any(),
+            f"{name[:80]} holds values that are not finite",
+        )
+    else:
+        need(not np.isnan(found).any(), f"{name[:80]} holds NaN")
+    need(least is None or (found >= least).all(), f"{name[:80]} holds values below {least}")
+    return found
+
+
+def need_symmetric(matrix: np.ndarray, name: str) -> None:
+    largest = float(np.abs(matrix).max()) if matrix.size else 0.0
+    need(np.abs(matrix - np.swapaxes(matrix, -1, -2)).max(initial=0.0) <= 1e-6 * largest, f"{name} is not symmetric")
+
+
+def list_in(meta: Meta, name: str) -> list[Any]:
+    need(isinstance(meta[name], list), f"{name} is not a list")
+    return meta[name]  # type: ignore[no-any-return]
+
+
+def text_in(meta: Meta, name: str) -> str:
+    need(isinstance(meta[name], str), f"{name} is not a text")
+    return meta[name]  # type: ignore[no-any-return]
+
+
+def texts_in(meta: Meta, name: str) -> list[str]:
+    need(all(isinstance(one, str) for one in list_in(meta, name)), f"{name} are not texts")
+    return meta[name]  # type: ignore[no-any-return]
+
+
+def number_in(meta: Meta, name: str) -> float:
+    need(_is_number(meta[name]), f"{name} is not a finite number")
+    return meta[name]  # type: ignore[no-any-return]
+
+
+def settings_in(meta: Meta, name: str) -> dict[str, Any]:
+    """Names and plain values: numbers, texts, and lists of them."""
+    found = meta[name]
+    need(isinstance(found, dict), f"{name} is not a table")
+    for value in found.values():
+        plain = isinstance(value, str | bool | int | float | None)
+        need(plain or (isinstance(value, list) and np.asarray(value).dtype.kind in "biufU"), f"{name} holds odd values")
+    return found  # type: ignore[no-any-return]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
