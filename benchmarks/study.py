@@ -18,8 +18,8 @@ import numpy as np
 
 from robustly.result.persist import atomic
 from robustly.study import runs
-from robustly.study.commands import run_study
 from robustly.study.comparisons import LOSSES, MISDIRECTION, MSE, contrast, some
+from robustly.study.experiments import run_study
 
 RESULTS = Path(__file__).resolve().parent / "results"
 

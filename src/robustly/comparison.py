@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError
-from robustly.report.summary import Summary
 
 MOST = 10
 
@@ -39,8 +38,8 @@ class Comparison:
 
     def to_html(self) -> str:
         """The same as an HTML fragment."""
-        fit = Summary({}, self.scores, [])
-        return self.coefficients.to_html(border=0) + fit.to_html() + self.rows.to_html(border=0, index=False)
+        scores = self.scores.to_html(border=0, float_format="{:.4g}".format)
+        return self.coefficients.to_html(border=0) + scores + self.rows.to_html(border=0, index=False)
 
     _repr_html_ = to_html
 

@@ -49,7 +49,7 @@ def test_json_is_one_object_of_finite_numbers_and_nothing_else(table, capfd):
 
 
 def test_numbers_that_are_not_finite_become_null():
-    from robustly.report.terminal import finite
+    from robustly.cli.terminal import finite
 
     assert finite(
         {"a": np.inf, "b": [np.nan, np.float64(2)], "c": np.int64(3), "d": pd.DataFrame({"x": [-np.inf]})}

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from robustly.cli import app
 from robustly.study import topics
-from robustly.study.commands import run_study
+from robustly.study.experiments import run_study
 from robustly.study.runs import read_lines
 from robustly.topics import Corpus
 

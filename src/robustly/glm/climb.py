@@ -44,6 +44,8 @@ class Plan:
     """Fewer points a row, which is enough for a start."""
     tether: float = 0.0
     """A light pull of the coefficients to zero, for parts of the rows that may not span all columns."""
+    known: Found | None = None
+    """The classical fit of these rows, where it was made before: a search that starts from it need not fit it again."""
 
 
 @dataclass(frozen=True, eq=False)

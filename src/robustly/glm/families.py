@@ -182,6 +182,8 @@ class Binomial(Family):
 class Bernoulli(Binomial):
     """Yes or no, coded 1 and 0; the predictor is the log odds of a yes."""
 
+    yes_or_no: ClassVar[bool] = True
+
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
         refuse((y != 0) & (y != 1), y, "but Bernoulli responses are 0 or 1. For counts of successes choose Binomial().")
         if np.any(trials != 1):

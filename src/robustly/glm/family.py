@@ -32,6 +32,8 @@ class Family(ABC):
 
     nuisance: ClassVar[tuple[str, ...]] = ()
     """Names of positive parameters that are fitted along; `distribution` gets their values after the predictor."""
+    yes_or_no: ClassVar[bool] = False
+    """Whether a response is one of two classes, so that its mean is the probability of the second."""
 
     @abstractmethod
     def distribution(self, predictor: Any, *nuisance: Any) -> Any:

@@ -38,8 +38,9 @@ def fit_glm(
     tol: float = 1e-8,
     max_iter: int = 100,
     formula: Any = None,
+    classical: GLMFit | None = None,
 ) -> GLMFit:
-    """Fit one regression and say how it went."""
+    """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time."""
     notes = family.check_response(design.y, design.trials)
     if local == "auto":
         local = "dispersion" if isinstance(family, Normal) else "predictor"
@@ -76,6 +77,8 @@ def fit_glm(
             *notes,
             f"coefficients of standardised columns have a weak prior N(0, {STEEPEST:g}²); hyperprior=None for none.",
         )
+    if classical is not None and classical.source is not None:
+        plan = replace(plan, known=classical.source.found)  # type: ignore[attr-defined]
     found: Found = SOLVERS[solver](design, plan)
     if unidentified and found.outcome.converged and isinstance(found.plan.law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))

@@ -59,7 +59,9 @@ def classical(design: Design, plan: Plan, begin: Found | None = None) -> Found:
     # Passes are cheap here, and boundaries are judged by the last digits.
     stop = Stop(min(plan.stop.rtol, 1e-11), plan.stop.max_steps)
     plain = replace(plan, law=Classical(family), hyperprior=None, nodes=None, stop=stop)
-    plain = replace(plain, held={name: v for name, v in plan.held.items() if name in plain.law.names})
+    plain = replace(plain, held={name: v for name, v in plan.held.items() if name in plain.law.names}, known=None)
+    if plan.known is not None and _is_known(plan.known, design, plain):
+        return plan.known
     climb = Climb(design, plain, 0)
     if begin is not None and isinstance(begin.plan.law, Classical):
         found = climb.climb(begin.u, begin.phi)
@@ -89,6 +91,12 @@ def classical(design: Design, plan: Plan, begin: Found | None = None) -> Found:
                 f"the dispersion ran to its limit and was held there ({shown}): a simpler family does as well.",
             )
     return _judge_separation(found)
+
+
+def _is_known(known: Found, design: Design, plain: Plan) -> bool:
+    """Whether an earlier fit is the one that `plain` asks for."""
+    same = known.plan.law == plain.law and known.plan.stop == plain.stop and known.plan.tether == plain.tether
+    return known.design is design and same and not plain.held
 
 
 _PERFECT_TEXT = (
@@ -281,16 +289,7 @@ def _spread_watch(law: Law, phi: np.ndarray) -> str | None:
 
 def at_boundary(plain: Found, law: Law) -> Found:
     """The classical fit as the answer: no spread does better."""
-    what = {"predictor": "predictors", "dispersion": "dispersions", "label": "labels"}[law.local or "predictor"]
-    if isinstance(law, LocalPrecision):
-        text = "the residuals have no heavier tails than a normal, so the normal model (dof = ∞) is returned."
-    elif isinstance(law, LocalLabel):
-        text = "no share of wrong labels does better than none, so the classical model is returned."
-    else:
-        text = (
-            f"the rows show no spread of their {what} beyond chance, so the classical model is returned (spread = 0)."
-        )
-    return plain.ending("boundary", text)
+    return plain.ending("boundary", law.boundary_text)
 
 
 def _search_student_t(design: Design, plan: Plan, begin: Found | None) -> Found:

@@ -15,7 +15,7 @@ from robustly.errors import FitError
 from robustly.fit.draws import Draws
 from robustly.glm.climb import Climb, Found, Plan, by_row
 from robustly.glm.evidence import kernel, pairs, start_state
-from robustly.glm.local import LocalLabel, LocalPrecision, Noiseless
+from robustly.glm.local import Noiseless
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
@@ -151,21 +151,9 @@ class GLMSource:
         return shrunk**2 * spread[:, 0, 0] / self.design.size
 
     def tail_probabilities(self) -> np.ndarray:
-        """Two-sided: twice the smaller of P(Y ≤ y) and P(Y ≥ y), by row."""
-        design, found = self.design, self.found
-        law, y = found.plan.law, design.y
-        if isinstance(law, LocalPrecision):
-            from scipy.special import ndtr
-
-            return 2.0 * ndtr(-np.abs(y - self.predictor) / np.exp(found.phi[0]))
-        fitted = fitted_of(found)
-        if isinstance(law, LocalLabel):
-            from scipy.special import expit
-
-            flip, right = fitted.shared["flip"], expit((2.0 * y - 1.0) * self.predictor)
-            return (1.0 - flip) * right / ((1.0 - flip) * right + flip * (1.0 - right))
-        strictly, below = self.cumulative
-        return np.minimum(1.0, 2.0 * np.minimum(below, 1.0 - strictly))
+        """How improbable each row is, by the rule of its law."""
+        law, shared = self.found.plan.law, fitted_of(self.found).shared
+        return law.tail_probabilities(self.design.y, self.predictor, shared, lambda: self.cumulative)
 
     @cached_property
     def cumulative(self) -> tuple[np.ndarray, np.ndarray]:
