@@ -6,22 +6,7 @@ from typing import Any
 
 import typer
 
-from robustly.cli.options import (
-    AsJson,
-    Data,
-    Decimal,
-    Delimiter,
-    Encoding,
-    Exposure,
-    FamilyName,
-    Formula,
-    Offset,
-    Ridge,
-    Trials,
-    Weights,
-    columns_of,
-    with_exit_codes,
-)
+from robustly.cli import options as opt
 from robustly.cli.request import MOST_MOVED, about, counting, read_request, told, with_lines
 from robustly.errors import DataError, RobustlyError
 
@@ -51,26 +36,26 @@ RIVALS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
-@with_exit_codes
+@opt.with_exit_codes
 def compare_command(
-    data: Data,
-    formula: Formula,
-    family: FamilyName = "poisson",
-    as_json: AsJson = False,
-    weights: Weights = None,
-    offset: Offset = None,
-    exposure: Exposure = None,
-    trials: Trials = None,
-    alpha: Ridge = 0.0,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf-8",
-    decimal: Decimal = ".",
+    data: opt.Data,
+    formula: opt.Formula,
+    family: opt.FamilyName = "poisson",
+    as_json: opt.AsJson = False,
+    weights: opt.Weights = None,
+    offset: opt.Offset = None,
+    exposure: opt.Exposure = None,
+    trials: opt.Trials = None,
+    alpha: opt.Ridge = 0.0,
+    delimiter: opt.Delimiter = None,
+    encoding: opt.Encoding = "utf-8",
+    decimal: opt.Decimal = ".",
 ) -> None:
     """Fit the classical model and its robust relatives to DATA, and say which predicts left-out rows best."""
     from robustly.cli import terminal
     from robustly.comparison import compare
 
-    columns = columns_of(weights, offset, exposure, trials, alpha)
+    columns = opt.columns_of(weights, offset, exposure, trials, alpha)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal)
     table = asked.table
     fits: dict[str, Any] = {}

@@ -7,61 +7,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robustly.cli.options import (
-    AsJson,
-    Data,
-    Decimal,
-    Delimiter,
-    Dof,
-    Encoding,
-    Exposure,
-    FamilyName,
-    Fdr,
-    Formula,
-    Local,
-    LocalOption,
-    Offset,
-    Prior,
-    PriorOption,
-    Ridge,
-    Trials,
-    Weights,
-    columns_of,
-    with_exit_codes,
-)
-from robustly.cli.request import MOST_MOVED, Request, about, counting, read_request, with_lines
+from robustly.cli import options as opt
+from robustly.cli.request import MOST_MOVED, RegressionRequest, about, counting, read_request, with_lines
 
 if TYPE_CHECKING:
     from robustly.report.findings import Findings
 
 
-@with_exit_codes
+@opt.with_exit_codes
 def fit_command(
-    data: Data,
-    formula: Formula,
-    family: FamilyName = "poisson",
-    local: LocalOption = Local.auto,
-    prior: PriorOption = Prior.normal,
+    data: opt.Data,
+    formula: opt.Formula,
+    family: opt.FamilyName = "poisson",
+    local: opt.LocalOption = opt.LocalName.auto,
+    prior: opt.PriorOption = opt.PriorName.normal,
     report: Annotated[Path | None, typer.Option(help="Write a page about the fit: one HTML file.")] = None,
     save: Annotated[Path | None, typer.Option(help="Keep the fitted model in a file for predict.")] = None,
-    as_json: AsJson = False,
-    weights: Weights = None,
-    offset: Offset = None,
-    exposure: Exposure = None,
-    trials: Trials = None,
-    alpha: Ridge = 0.0,
-    fdr: Fdr = 0.05,
-    dof: Dof = "4",
+    as_json: opt.AsJson = False,
+    weights: opt.Weights = None,
+    offset: opt.Offset = None,
+    exposure: opt.Exposure = None,
+    trials: opt.Trials = None,
+    alpha: opt.Ridge = 0.0,
+    fdr: opt.Fdr = 0.05,
+    dof: opt.Dof = "4",
     max_iter: Annotated[int, typer.Option(min=1, help="Steps at most.")] = 100,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf-8",
-    decimal: Decimal = ".",
+    delimiter: opt.Delimiter = None,
+    encoding: opt.Encoding = "utf-8",
+    decimal: opt.Decimal = ".",
 ) -> None:
     """Fit a robust regression to DATA and show it beside the classical one, with the rows that made the difference."""
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(report, save, reads=(data,))
-    columns = columns_of(weights, offset, exposure, trials, alpha)
+    columns = opt.columns_of(weights, offset, exposure, trials, alpha)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal, max_iter)
     with about(asked.table), terminal.working("fitting …"):
         found = asked.fit_both(local.value, prior.value, fdr, dof)
@@ -91,7 +70,7 @@ def fit_command(
         raise typer.Exit(1)
 
 
-def facts_of(found: Findings, asked: Request) -> dict[str, Any]:
+def facts_of(found: Findings, asked: RegressionRequest) -> dict[str, Any]:
     """All that is shown, as plain values."""
     from robustly import __version__
 
@@ -136,7 +115,7 @@ def _two(found: Findings) -> bool:
     return found.robust is not found.classical
 
 
-def show_findings(found: Findings, asked: Request) -> None:
+def show_findings(found: Findings, asked: RegressionRequest) -> None:
     """Both fits as tables, and the findings as sentences."""
     from robustly.cli import terminal
     from robustly.glm.local import law_asked

@@ -36,7 +36,7 @@ Dof = Annotated[str, typer.Option(help="Degrees of freedom of a Student t, held 
 Fdr = Annotated[float, typer.Option("--fdr", help="False discovery rate of the rows that do not belong.")]
 
 
-class Local(StrEnum):
+class LocalName(StrEnum):
     auto = "auto"
     predictor = "predictor"
     dispersion = "dispersion"
@@ -44,16 +44,16 @@ class Local(StrEnum):
     none = "none"
 
 
-class Prior(StrEnum):
+class PriorName(StrEnum):
     normal = "normal"
     laplace = "laplace"
     student_t = "student_t"
 
 
 LocalOption = Annotated[
-    Local, typer.Option(help="What every row has of its own; auto: dispersion of a normal, else predictor.")
+    LocalName, typer.Option(help="What every row has of its own; auto: dispersion of a normal, else predictor.")
 ]
-PriorOption = Annotated[Prior, typer.Option(help="Law of the rows' own predictors.")]
+PriorOption = Annotated[PriorName, typer.Option(help="Law of the rows' own predictors.")]
 
 
 def with_exit_codes(command: Callable[..., None]) -> Callable[..., None]:

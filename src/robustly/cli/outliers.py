@@ -7,56 +7,35 @@ from typing import Annotated
 
 import typer
 
-from robustly.cli.options import (
-    AsJson,
-    Data,
-    Decimal,
-    Delimiter,
-    Dof,
-    Encoding,
-    Exposure,
-    FamilyName,
-    Fdr,
-    Formula,
-    Local,
-    LocalOption,
-    Offset,
-    Prior,
-    PriorOption,
-    Ridge,
-    Trials,
-    Weights,
-    columns_of,
-    with_exit_codes,
-)
+from robustly.cli import options as opt
 from robustly.cli.request import about, counting, read_request, with_lines
 
 
-@with_exit_codes
+@opt.with_exit_codes
 def outliers_command(
-    data: Data,
-    formula: Formula,
-    family: FamilyName = "poisson",
-    local: LocalOption = Local.auto,
-    prior: PriorOption = Prior.normal,
-    fdr: Fdr = 0.05,
-    dof: Dof = "4",
+    data: opt.Data,
+    formula: opt.Formula,
+    family: opt.FamilyName = "poisson",
+    local: opt.LocalOption = opt.LocalName.auto,
+    prior: opt.PriorOption = opt.PriorName.normal,
+    fdr: opt.Fdr = 0.05,
+    dof: opt.Dof = "4",
     out: Annotated[Path | None, typer.Option(help="CSV file for the rows, with all their columns.")] = None,
-    as_json: AsJson = False,
-    weights: Weights = None,
-    offset: Offset = None,
-    exposure: Exposure = None,
-    trials: Trials = None,
-    alpha: Ridge = 0.0,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf-8",
-    decimal: Decimal = ".",
+    as_json: opt.AsJson = False,
+    weights: opt.Weights = None,
+    offset: opt.Offset = None,
+    exposure: opt.Exposure = None,
+    trials: opt.Trials = None,
+    alpha: opt.Ridge = 0.0,
+    delimiter: opt.Delimiter = None,
+    encoding: opt.Encoding = "utf-8",
+    decimal: opt.Decimal = ".",
 ) -> None:
     """List the rows of DATA that do not belong, the most surprising first."""
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(out, reads=(data,))
-    columns = columns_of(weights, offset, exposure, trials, alpha)
+    columns = opt.columns_of(weights, offset, exposure, trials, alpha)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal)
     table = asked.table
     with about(table), terminal.working("fitting …"):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from robustly.cli.options import Decimal, Delimiter, Encoding
+from robustly.cli import options as opt
 from robustly.cli.request import about
 from robustly.errors import DataError, PersistError
 
@@ -24,9 +24,9 @@ def predict_command(
     ],
     interval: Annotated[float, typer.Option(help="Probability of the interval from low to high.")] = 0.9,
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output by default.")] = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf-8",
-    decimal: Decimal = ".",
+    delimiter: opt.Delimiter = None,
+    encoding: opt.Encoding = "utf-8",
+    decimal: opt.Decimal = ".",
 ) -> None:
     """Predict new rows: expected value, that of a typical row, standard deviation and an interval, as CSV.
 

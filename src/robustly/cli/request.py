@@ -24,7 +24,7 @@ MOST_MOVED = 5
 
 
 @dataclass
-class Request:
+class RegressionRequest:
     """A table and a formula about it. The rows are made from the two once, and the classical model is fitted once."""
 
     table: FileTable
@@ -89,7 +89,7 @@ def read_request(
     encoding: str,
     decimal: str,
     max_iter: int = 100,
-) -> Request:
+) -> RegressionRequest:
     """The table and the formula, if the one can be what the other speaks of."""
     from robustly.glm.columns import refuse_texts
     from robustly.glm.families import as_family
@@ -104,7 +104,7 @@ def read_request(
         refuse_stray_texts(table, asked.plain)
         for name in sorted(asked.computed & set(table.frame.columns)):
             refuse_texts(table.frame[name], name)
-    return Request(table, formula, family, columns, asked.reads, max_iter)
+    return RegressionRequest(table, formula, family, columns, asked.reads, max_iter)
 
 
 @contextlib.contextmanager

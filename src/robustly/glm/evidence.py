@@ -160,7 +160,7 @@ class Kernel:
         # The response's own peak, tied loosely so that it exists, and lies where the density turns, even where the
         # response says little: to its rough predictor, or for a family that knows none to the centre.
         assert isinstance(self.law, LocalPredictor)
-        family, nuisance = self.law.family, self.law._nuisance(phi)
+        family, nuisance = self.law.family, self.law.traced_nuisance(phi)
         near, wide = (state[1], LOOSE) if knows_start(family) else (m, 30.0 * jnp.exp(phi[0]))
         return lambda own: family.log_prob(*row, own[0], *nuisance) - 0.5 * ((own[0] - near) / wide) ** 2
 

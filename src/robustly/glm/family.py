@@ -140,7 +140,7 @@ class _InDouble:
         return in_double_precision(found) if inspect.ismethod(found) else found
 
 
-def refuse(bad: Array, y: Array, why: str) -> None:
+def refuse_rows(bad: Array, y: Array, why: str) -> None:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise SupportError(f"y holds {y[row]} in row {row}, {why}")

@@ -68,7 +68,7 @@ def fit_glm(
     if not tol > 0 or max_iter < 1:
         raise ModelError(f"tol is above 0 and max_iter at least 1; {tol} and {max_iter} came.")
     plan = Plan(
-        law, _nodes(approx), held, as_hyperprior(hyperprior) if "spread" in law.names else None, Stop(tol, max_iter)
+        law, _nodes_of(approx), held, as_hyperprior(hyperprior) if "spread" in law.names else None, Stop(tol, max_iter)
     )
     if local == "label" and given is not None and design.ridge == 0:
         # Without it a steep enough slope explains every row on the wrong side as a wrong label.
@@ -103,7 +103,7 @@ def _held_spread(spread: float, law: Law) -> float:
     return float(spread)
 
 
-def _nodes(approx: Any) -> int | None:
+def _nodes_of(approx: Any) -> int | None:
     """Points a row: None to choose, 0 for Laplace."""
     if approx is None or approx == "quadrature":
         return None

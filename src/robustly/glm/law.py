@@ -111,7 +111,7 @@ class Law(ABC):
         """The family's nuisance parameters, as numbers."""
         return tuple(float(np.exp(phi[place])) for place in self.nuisance_places)
 
-    def _nuisance(self, phi: Any) -> tuple[Any, ...]:
+    def traced_nuisance(self, phi: Any) -> tuple[Any, ...]:
         import jax.numpy as jnp
 
         return tuple(jnp.exp(phi[place]) for place in self.nuisance_places)

@@ -44,7 +44,7 @@ class Classical(Law):
         return self.family.nuisance
 
     def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
-        return self.family.log_prob(*row, m, *self._nuisance(phi))
+        return self.family.log_prob(*row, m, *self.traced_nuisance(phi))
 
     def describe(self) -> Description:
         return Description("classical", "nothing (classical model)", "y_i ~ p(· | m_i)")

@@ -30,7 +30,7 @@ class LocalPredictor(Law):
         return ("spread", *(("dof",) if self.prior == "student_t" else ()), *self.family.nuisance)
 
     def joint(self, own: Any, row: Any, m: Any, *phi: Any) -> Any:
-        return self.family.log_prob(*row, own, *self._nuisance(phi)) + log_prior(self.prior, own - m, *phi[:2])
+        return self.family.log_prob(*row, own, *self.traced_nuisance(phi)) + log_prior(self.prior, own - m, *phi[:2])
 
     def describe(self) -> Description:
         local = f"every row has its own predictor ({self.prior} prior)"
@@ -122,7 +122,7 @@ class Shifted(Law):
 
         from robustly.approx.climb import climb, look
 
-        nuisance = self._nuisance(phi)
+        nuisance = self.traced_nuisance(phi)
         density = lambda eta: self.family.log_prob(*row, eta[0], *nuisance)
         price = jnp.exp(-phi[0])
         slope = jax.grad(density)(m[None])[0]
@@ -143,7 +143,9 @@ class Shifted(Law):
         shift = lax.stop_gradient(self.shift(row, lax.stop_gradient(m), *(lax.stop_gradient(p) for p in phi)))
         price = jnp.exp(-phi[0])
         slope = jnp.sign(shift) * price
-        here = self.family.log_prob(*row, jnp.where(shift == 0, m, lax.stop_gradient(m) + shift), *self._nuisance(phi))
+        here = self.family.log_prob(
+            *row, jnp.where(shift == 0, m, lax.stop_gradient(m) + shift), *self.traced_nuisance(phi)
+        )
         return here - jnp.abs(shift) * price + jnp.where(shift == 0, 0.0, slope * (m - lax.stop_gradient(m)))
 
     def describe(self) -> Description:

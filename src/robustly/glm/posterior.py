@@ -47,7 +47,7 @@ def draw_posterior(found: Found, num_samples: int, num_warmup: int, num_chains: 
                 return jnp.sum(jnp.where(weight > 0, weight * jnp.where(weight > 0, value, 0.0), 0.0))
 
             total = jnp.sum(jax.lax.map(one, chunks)) - 0.5 * u @ penalty @ u
-            return total + sum(log_prior(name, value, plan.hyperprior) for name, value in zip(names, values))
+            return total + sum(log_hyperprior(name, value, plan.hyperprior) for name, value in zip(names, values))
 
         return log_density
 
@@ -60,7 +60,7 @@ def draw_posterior(found: Found, num_samples: int, num_warmup: int, num_chains: 
     return posterior.draw(num_samples, num_warmup, num_chains, key)
 
 
-def log_prior(name: str, value: Any, hyperprior: Any) -> Any:
+def log_hyperprior(name: str, value: Any, hyperprior: Any) -> Any:
     """The log density of a shared number's prior on the scale that is searched."""
     if name == "flip":
         return jax.nn.log_sigmoid(value) + jax.nn.log_sigmoid(-value)

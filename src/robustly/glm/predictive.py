@@ -111,7 +111,7 @@ class GLMPredictive:
             own = np.exp(2.0 * self.m) * (second - first**2)
             square = np.exp(2.0 * self.m) * second
             if isinstance(self.family, Gamma):
-                inner = square / self.family._shape(self.nuisance)
+                inner = square / self.family.shape_of(self.nuisance)
             elif isinstance(self.family, NegativeBinomial):
                 inner = mean + square / self.nuisance[0]
             else:

@@ -16,7 +16,7 @@ from robustly.mixture.variational import Prior
 RELATIVE_FLOOR = 1e-6
 
 
-def check_settings(model: Any) -> None:
+def check_mixture_settings(model: Any) -> None:
     """Raise a ModelError for a setting that cannot be followed."""
     for name, least in (("n_components", 1), ("max_iter", 0), ("n_init", 1), ("verbose_interval", 1)):
         value = getattr(model, name)
@@ -26,15 +26,15 @@ def check_settings(model: Any) -> None:
         raise ModelError(f"covariance_type is one of {', '.join(KINDS)}; {model.covariance_type!r} came.")
     if model.init_params not in STARTS:
         raise ModelError(f"init_params is one of {', '.join(STARTS)}; {model.init_params!r} came.")
-    if not _number(model.tol) or not 0 <= model.tol < np.inf:
+    if not _is_number(model.tol) or not 0 <= model.tol < np.inf:
         raise ModelError(f"tol is a number of 0 or more; {model.tol!r} came.")
-    if model.reg_covar is not None and (not _number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
+    if model.reg_covar is not None and (not _is_number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
         raise ModelError(f"reg_covar is None or a number of 0 or more; {model.reg_covar!r} came.")
-    if model.dof != "fit" and (not _number(model.dof) or not model.dof > 0):
+    if model.dof != "fit" and (not _is_number(model.dof) or not model.dof > 0):
         raise ModelError(f'dof is "fit", a positive number, or numpy.inf for a Gaussian mixture; {model.dof!r} came.')
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value))
 
 
@@ -92,7 +92,7 @@ def read_prior(model: Any, whole: Components) -> Prior:
     read: dict[str, float] = {}
     for name, (usual, above) in numbers.items():
         value = getattr(model, name)
-        if value is not None and (not _number(value) or not above < value < np.inf):
+        if value is not None and (not _is_number(value) or not above < value < np.inf):
             raise ModelError(f"{name} is a number above {above:g} here; {value!r} came.")
         read[name] = usual if value is None else float(value)
     mean = whole.means[0] if model.mean_prior is None else np.array(model.mean_prior, dtype=float)
@@ -102,7 +102,7 @@ def read_prior(model: Any, whole: Components) -> Prior:
     shape = whole.covariances if kind == "tied" else whole.covariances[0]
     if given is not None:
         wanted, shape = np.shape(shape), np.array(given, dtype=float)
-        if shape.shape != wanted or not np.isfinite(shape).all() or not _is_positive(shape):
+        if shape.shape != wanted or not np.isfinite(shape).all() or not _is_positive_definite(shape):
             raise ModelError(
                 f'covariance_prior is positive (definite) and of shape {wanted} for covariance_type="{kind}"; '
                 f"shape {shape.shape} came."
@@ -120,7 +120,7 @@ def read_prior(model: Any, whole: Components) -> Prior:
     )
 
 
-def _is_positive(shape: np.ndarray) -> bool:
+def _is_positive_definite(shape: np.ndarray) -> bool:
     if shape.ndim < 2:
         return bool(np.all(shape > 0))
     return bool(np.allclose(shape, shape.T)) and bool(np.linalg.eigvalsh(shape)[0] > 0)

@@ -1,6 +1,6 @@
 """What does a regression look like? Coefficients, rows, the fitted prior and the calibration, each as one figure.
 
-Figures are drawn narrow, with type that is still read on a phone, and text of users is never taken for markup.
+Figures are in_style narrow, with type that is still read on a phone, and text of users is never taken for markup.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ BINS = 10
 DEEPEST = 16.0
 
 
-def drawn(make: Callable[..., Any]) -> Callable[..., Any]:
+def in_style(make: Callable[..., Any]) -> Callable[..., Any]:
     """Draw with our style and leave matplotlib's settings as they were."""
 
     @functools.wraps(make)
@@ -73,12 +73,12 @@ def colours(fits: Mapping[str, Any]) -> dict[str, str]:
     return {name: CLASSICAL if fit.asked.get("local") is None else next(rest, "#555555") for name, fit in fits.items()}
 
 
-@drawn
+@in_style
 def plot_coefficients(fits: Mapping[str, Any], level: float = 0.95) -> Any:
     """Coefficients of several fits with their intervals. Every term has a scale of its own, with zero where it is near.
 
     Terms are stretched so that all intervals of one term fill the same width: their sizes cannot be compared between
-    terms, but what moved, and by how much of its uncertainty, can. With many terms, those that moved most are drawn.
+    terms, but what moved, and by how much of its uncertainty, can. With many terms, those that moved most are in_style.
     """
     shades = colours(fits)
     intervals = {name: fit.confint(level) for name, fit in fits.items()}
@@ -87,7 +87,7 @@ def plot_coefficients(fits: Mapping[str, Any], level: float = 0.95) -> Any:
     spans = {term: _span(term, fits, intervals) for term in terms}
     terms = [term for term in terms if spans[term] is not None]
     if not terms:
-        raise ModelError("the fits have no term in common that could be drawn.")
+        raise ModelError("the fits have no term in common that could be in_style.")
     if len(terms) > MOST_TERMS:
         moved = {
             term: np.ptp([fit.coefficients[term] for fit in fits.values()]) / _width(spans[term]) for term in terms
@@ -140,7 +140,7 @@ def _width(span: tuple[float, float] | None) -> float:
     return span[1] - span[0]
 
 
-@drawn
+@in_style
 def plot_rows(fit: Any, chosen: np.ndarray, names: Callable[[int], str] = str) -> Any:
     """How improbable every row is under a fit, with the rows that do not belong marked.
 
@@ -173,7 +173,7 @@ def plot_rows(fit: Any, chosen: np.ndarray, names: Callable[[int], str] = str) -
     return figure
 
 
-@drawn
+@in_style
 def plot_prior(fit: Any) -> Any:
     """The fitted law of the rows' own values, and where the rows were found, each shrunk as far as it says little."""
     draw = {"density": _own_values, "shifts": _shifts, "doubts": _doubts}.get(fit.fitted.law.picture)
@@ -226,7 +226,7 @@ def _doubts(fit: Any) -> Any:
     return figure
 
 
-@drawn
+@in_style
 def plot_pit(fits: Mapping[str, Any]) -> Any:
     """Histograms of the probability integral transform: flat where predictions are calibrated.
 

@@ -55,7 +55,7 @@ def parts(
         ("What was fitted, and how it ended", _fitted(found, data, formula)),
         ("Coefficients", _coefficients(found)),
         ("Rows that do not belong", _outliers(found, lines)),
-        ("Rows that moved the classical fit", _moved(found, lines)),
+        ("Rows that moved the classical fit", _moved_rows(found, lines)),
         ("How rows differ", _prior(found)),
         ("Are predictions calibrated?", _calibration(found)),
         ("How sure is this?", _notes(found)),
@@ -141,7 +141,7 @@ def _outliers(found: Findings, lines: Callable[[int], int | None] | None) -> str
     return html.paragraph(how) + image + listing
 
 
-def _moved(found: Findings, lines: Callable[[int], int | None] | None) -> str:
+def _moved_rows(found: Findings, lines: Callable[[int], int | None] | None) -> str:
     rows = found.comparison.rows
     if not len(rows):
         return html.paragraph("The classical fit keeps no rows to look at.")

@@ -82,7 +82,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise DataError(f"{path} is a Parquet file, and reading it needs pyarrow: pip install pyarrow.") from error
     except Exception as error:  # pyarrow's errors have no common class of their own.
         raise DataError(f"{path} cannot be read as Parquet: {_one_line(error)}") from error
-    return _checked(path, frame.reset_index(drop=True))
+    return _checked_columns(path, frame.reset_index(drop=True))
 
 
 def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, decimal: str) -> FileTable:
@@ -121,7 +121,7 @@ def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, de
             raise DataError(f"{path} cannot be read as a table: {_said(error)}") from None
     frame.columns = columns
     single = not packed and _lines(path) == len(frame) + 1
-    return FileTable(path, _checked(path, frame), separator, single)
+    return FileTable(path, _checked_columns(path, frame), separator, single)
 
 
 def _said(error: BaseException) -> str:
@@ -157,7 +157,7 @@ def _refuse_columns(path: Path, columns: list[str]) -> None:
         )
 
 
-def _checked(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+def _checked_columns(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     if not len(frame.columns):
         raise DataError(f"{path} has no columns; a header line and rows of data are needed.")
     if not len(frame):

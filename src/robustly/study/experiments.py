@@ -55,7 +55,7 @@ def run_study(
     splits = min(reps, QUICK_SPLITS if quick else SPLITS)
     wanted = runs.Wanted(chosen, seed, reps, experiment == "summary", sources, sizes, splits)
     with _bars() as advance:
-        runs.run(out, wanted, jobs, advance)
+        runs.run_wanted(out, wanted, jobs, advance)
     yield from finish(out, notes)
 
 
@@ -64,7 +64,7 @@ def finish(out: Path, notes: list[str]) -> Iterator[str]:
     from robustly.study import runs
     from robustly.study.claims import claims
     from robustly.study.figures import draw_all
-    from robustly.study.page import write_page
+    from robustly.study.page import write_study_page
 
     settings = runs.read_settings(out)
     lines = {name: runs.read_lines(out, name) for name in settings["experiments"]}
@@ -73,7 +73,7 @@ def finish(out: Path, notes: list[str]) -> Iterator[str]:
         pictures = draw_all(out / "figures", lines)
     except OSError as error:
         raise PersistError(f"cannot write figures into {out}: {error.strerror}. Choose another --out.") from error
-    page = write_page(out, lines, pictures, settings, notes)
+    page = write_study_page(out, lines, pictures, settings, notes)
     for one in claims(lines):
         yield f"{one.verdict:>19}  {one.where}: {one.claim}"
     yield f"wrote {page}, {len(pictures)} figures in {out / 'figures'}, and the lines of every repetition as CSV"
