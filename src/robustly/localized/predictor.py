@@ -148,7 +148,9 @@ class Predictor:
         """Mean and standard deviation of every new row."""
 
         def one(row: Any) -> dict[str, Any]:
-            (mean, variance), share = self._components(row, lambda d: (_without_row_axis(d.mean), _flat_draws(d.variance)))
+            (mean, variance), share = self._components(
+                row, lambda d: (_without_row_axis(d.mean), _without_row_axis(d.variance))
+            )
             centre = jnp.einsum("k,k...->...", share, mean)
             spread = jnp.einsum("k,k...->...", share, variance + (mean - centre) ** 2)
             return {"mean": centre, "sd": jnp.sqrt(spread)}
