@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import collections
+import re
 from functools import cache
 from pathlib import Path
 
@@ -442,6 +443,16 @@ def test_the_contract_holds(rule):
 def test_the_package_is_on_the_line():
     parts = {part_of(dotted(path)) for path in modules()} - {""}
     assert parts <= set().union(*LINE)
+
+
+def test_the_map_of_contributing_names_every_folder_and_only_files_that_are_there():
+    text = (ROOT.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `([\w/.]+)` \| (.*) \|$", text, flags=re.MULTILINE))
+    parts = {part_of(dotted(path)) for path in modules()} - {"", "errors"}
+    assert {place.removesuffix(".py").split("/")[0] for place in rows} == parts
+    for place, told in rows.items():
+        for name in re.findall(r"`(\w+\.py)`", told):
+            assert (ROOT / place / name).is_file(), f"the map speaks of {place}{name}"
 
 
 if __name__ == "__main__":
