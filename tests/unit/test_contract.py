@@ -445,6 +445,12 @@ def test_the_package_is_on_the_line():
     assert parts <= set().union(*LINE)
 
 
+def test_a_message_says_what_it_got():
+    """STYLE: "…; got 1.5.", not "…; 1.5 came."."""
+    came = re.compile(r"; (?:[a-z ]* )?[{\"'][^;\n]* came[.\"']")
+    assert [path.name for path in sorted(ROOT.rglob("*.py")) if came.search(path.read_text(encoding="utf-8"))] == []
+
+
 def test_the_map_of_contributing_names_every_folder_and_only_files_that_are_there():
     text = (ROOT.parents[1] / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = dict(re.findall(r"^\| `([\w/.]+)` \| (.*) \|$", text, flags=re.MULTILINE))

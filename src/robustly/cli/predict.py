@@ -37,7 +37,7 @@ def predict_command(
     from robustly.rows.files import read_table, refuse_wrong_delimiter
 
     if not 0 < interval < 1:
-        raise DataError(f"--interval is a probability between 0 and 1; {interval} came.")
+        raise DataError(f"--interval is a probability between 0 and 1; got {interval}.")
     terminal.refuse_unwritable(out, reads=(model, new))
     kept = persist.load(model)
     fitted = getattr(kept, "result_", kept)

@@ -67,11 +67,11 @@ class RegressionRequest:
         from robustly.report.findings import Findings
 
         if not 0 < fdr < 1:
-            raise DataError(f"--fdr is a share between 0 and 1; {fdr} came. 0.05 is usual.")
+            raise DataError(f"--fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
         try:
             degrees = None if dof == "fit" else float(dof)
         except ValueError:
-            raise DataError(f'--dof is a number above 0, or "fit" to estimate it; {dof!r} came.') from None
+            raise DataError(f'--dof is a number above 0, or "fit" to estimate it; got {dof!r}.') from None
         own = None if local == "none" else local
         with told():
             classical = self.fit(None)

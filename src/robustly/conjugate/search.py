@@ -212,7 +212,7 @@ def fit_pair(pair: ConjugatePair, table: Table, method: str, hyperprior: Mapping
     from robustly.conjugate.result import boundary_fit, interior_fit
 
     if method not in METHODS:
-        raise ModelError(f'method is {names(METHODS)}; "{method}" came.' + did_you_mean(str(method), METHODS))
+        raise ModelError(f'method is {names(METHODS)}; got "{method}".' + did_you_mean(str(method), METHODS))
     engine = engine_of(pair, table.columns)
     penalty = Penalty(engine, hyperprior)
     if not engine.parameters.size:

@@ -175,7 +175,7 @@ def of_kind(kind: str, predictive: GLMPredictive) -> np.ndarray:
         return predictive.mean
     if kind == "typical":
         return predictive.typical
-    raise DataError(f'kind takes "typical" or "marginal"; {kind!r} came.')
+    raise DataError(f'kind takes "typical" or "marginal"; got {kind!r}.')
 
 
 def refuse_no_response(y: Any) -> None:

@@ -245,7 +245,7 @@ def as_pandas(data: Any) -> pd.DataFrame:
         frame = nw.from_native(data, eager_only=True)
     except (TypeError, ImportError):
         raise DataError(
-            f"data is a pandas or polars frame, or a dictionary of columns; {type(data).__name__} came."
+            f"data is a pandas or polars frame, or a dictionary of columns; got {type(data).__name__}."
         ) from None
     return pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
 

@@ -349,7 +349,7 @@ def as_family(given: Any) -> Family:
         if given in FAMILIES:
             return FAMILIES[given]()
         raise ModelError(f'no family "{given}"; there are {names(FAMILIES)}.' + did_you_mean(given, FAMILIES))
-    raise ModelError(f'a family is a name or a robustly.Family; {given!r} came. Try family="poisson".')
+    raise ModelError(f'a family is a name or a robustly.Family; got {given!r}. Try family="poisson".')
 
 
 def beyond_line(x: Any, power: Any) -> Any:

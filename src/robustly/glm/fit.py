@@ -46,7 +46,7 @@ def fit_glm(
         local = "dispersion" if isinstance(family, Normal) else "predictor"
     law = law_of(family, local, prior)
     if solver not in SOLVERS:
-        raise ModelError(f'solver takes "newton", "em" or "map"; {solver!r} came.')
+        raise ModelError(f'solver takes "newton", "em" or "map"; got {solver!r}.')
     single = isinstance(family, Binomial) and bool(np.all(design.trials == 1))
     if local == "label" and not single:
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
@@ -54,19 +54,17 @@ def fit_glm(
     given = hyperprior
     if isinstance(hyperprior, str):
         if hyperprior != "auto":
-            raise ModelError(
-                f'hyperprior is None, "auto" or a NumPyro distribution of the spread; {hyperprior!r} came.'
-            )
+            raise ModelError(f'hyperprior is None, "auto" or a NumPyro distribution of the spread; got {hyperprior!r}.')
         hyperprior = WeakSpread() if unidentified else None
     held = {}
     if "dof" in law.names and dof is not None:
         if not dof > 0:
-            raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; {dof} came.")
+            raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; got {dof}.")
         held["dof"] = float(dof)
     if spread is not None:
         held["spread"] = _held_spread(spread, law)
     if not tol > 0 or max_iter < 1:
-        raise ModelError(f"tol is above 0 and max_iter at least 1; {tol} and {max_iter} came.")
+        raise ModelError(f"tol is above 0 and max_iter at least 1; got {tol} and {max_iter}.")
     plan = Plan(
         law, _nodes_of(approx), held, as_hyperprior(hyperprior) if "spread" in law.names else None, Stop(tol, max_iter)
     )
@@ -97,7 +95,7 @@ def _held_spread(spread: float, law: Law) -> float:
         return float(spread)  # In the units of the response.
     if not NARROWEST < spread < WIDEST:
         raise ModelError(
-            f"spread, held at a value, lies between {NARROWEST:g} and {WIDEST:g}; {spread} came. None fits it; "
+            f"spread, held at a value, lies between {NARROWEST:g} and {WIDEST:g}; got {spread}. None fits it; "
             "local=None is a spread of 0."
         )
     return float(spread)
@@ -111,7 +109,7 @@ def _nodes_of(approx: Any) -> int | None:
         return 0
     if hasattr(approx, "nodes"):
         return int(approx.nodes)
-    raise ModelError(f'approx takes "quadrature", "laplace", rb.Quadrature(nodes) or rb.Laplace(); {approx!r} came.')
+    raise ModelError(f'approx takes "quadrature", "laplace", rb.Quadrature(nodes) or rb.Laplace(); got {approx!r}.')
 
 
 def _warn_unidentified(found: Found, plan: Plan) -> str:

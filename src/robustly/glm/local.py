@@ -234,7 +234,7 @@ class LocalLabel(Law):
 def law_of(family: Family, local: str | None, prior: str = "normal", solver: str = "newton") -> Law:
     """The law asked for, or an explanation why there is none."""
     if prior not in PRIORS:
-        raise ModelError(f'prior takes "normal", "laplace" or "student_t"; {prior!r} came.')
+        raise ModelError(f'prior takes "normal", "laplace" or "student_t"; got {prior!r}.')
     if local is None:
         return Classical(family)
     if local == "predictor":
@@ -258,7 +258,7 @@ def law_of(family: Family, local: str | None, prior: str = "normal", solver: str
         if not isinstance(family, Bernoulli | Binomial):
             raise ModelError(f'local="label" is for 0/1 responses; the family is {family}. Choose family="bernoulli".')
         return LocalLabel(family)
-    raise ModelError(f'local takes "predictor", "dispersion", "label" or None; {local!r} came.')
+    raise ModelError(f'local takes "predictor", "dispersion", "label" or None; got {local!r}.')
 
 
 def law_asked(family: Family, asked: Mapping[str, Any]) -> Law:

@@ -155,10 +155,10 @@ class Localized:
         options["approx"] = options.get("approx") or self.approx
         method = options.setdefault("method", "direct")
         if method not in ("direct", "em"):
-            raise ModelError(f'method is "direct" or "em"; "{method}" came.')
+            raise ModelError(f'method is "direct" or "em"; got "{method}".')
         if options["approx"] is not None and not isinstance(options["approx"], Approximation):
             raise ModelError(
-                f"approx takes an object such as rb.Quadrature(21) or rb.Laplace(); {options['approx']!r} came."
+                f"approx takes an object such as rb.Quadrature(21) or rb.Laplace(); got {options['approx']!r}."
             )
         return options
 

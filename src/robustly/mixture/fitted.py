@@ -94,14 +94,14 @@ class FittedMixture(DensityMixin, BaseEstimator):
         elif 0 < level < 1:
             chosen = np.flatnonzero(tail < level)
         else:
-            raise ModelError(f"level is a probability between 0 and 1; {level} came.")
+            raise ModelError(f"level is a probability between 0 and 1; got {level}.")
         return chosen[np.lexsort((-surprise[chosen], tail[chosen]))]
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """New rows and the components they came from, component by component."""
         self._check_fitted()
         if n_samples < 1:
-            raise ModelError(f"sample() needs n_samples of 1 or more; {n_samples} came.")
+            raise ModelError(f"sample() needs n_samples of 1 or more; got {n_samples}.")
         random = check_random_state(self.random_state)
         counts = random.multinomial(n_samples, self.weights_)
         size, dim = self.means_.shape

@@ -107,7 +107,7 @@ def _shares(X: np.ndarray, size: int, how: str, random: np.random.RandomState) -
     elif how == "k-means++":
         share[kmeans_plusplus(X, size, random_state=random)[1], np.arange(size)] = 1.0
     else:
-        raise ModelError(f"init_params is one of {', '.join(STARTS)}; {how!r} came.")
+        raise ModelError(f"init_params is one of {', '.join(STARTS)}; got {how!r}.")
     return share
 
 

@@ -94,9 +94,9 @@ def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, de
     if separator == "\\t":
         separator = "\t"
     if len(separator) != 1:
-        raise DataError(f"a delimiter is one character; {separator!r} came.")
+        raise DataError(f"a delimiter is one character; got {separator!r}.")
     if decimal not in (".", ",") or decimal == separator:
-        raise DataError(f"--decimal is a point or a comma, other than the delimiter; {decimal!r} came.")
+        raise DataError(f"--decimal is a point or a comma, other than the delimiter; got {decimal!r}.")
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:

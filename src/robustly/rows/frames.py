@@ -263,7 +263,7 @@ def read_design(
         _refuse_missing_columns(matrix, matrix, terms)
     n = matrix.shape[0]
     if not np.isfinite(ridge) or ridge < 0:
-        raise DataError(f"alpha, the ridge penalty, is a number of at least 0; {ridge} came.")
+        raise DataError(f"alpha, the ridge penalty, is a number of at least 0; got {ridge}.")
     response, counted = read_response(y, n, trials)
     data = (matrix, read_offset(offset, exposure, n), response, counted)
     if weight is not None and not np.any(np.asarray(weight, dtype=float)):

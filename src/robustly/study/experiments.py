@@ -34,7 +34,7 @@ def run_study(
     reps = _at_least_one("--reps", reps, QUICK if quick else FULL)
     jobs = _at_least_one("--jobs", jobs, runs.sensible_jobs())
     if seed < 0:
-        raise runs.StudyError(f"--seed is a whole number from 0 up; {seed} came.")
+        raise runs.StudyError(f"--seed is a whole number from 0 up; got {seed}.")
     sizes = _topic_numbers(topics) if topics is not None else (QUICK_TOPICS if quick else TOPICS)
     notes: list[str] = []
     sources: tuple[Any, ...] = ()
@@ -51,7 +51,7 @@ def run_study(
             notes.append(note)
             yield note
     elif corpus or topics:
-        raise runs.StudyError(f"--corpus and --topics are for the topics experiment; {experiment} came.")
+        raise runs.StudyError(f"--corpus and --topics are for the topics experiment; got {experiment}.")
     splits = min(reps, QUICK_SPLITS if quick else SPLITS)
     wanted = runs.Wanted(chosen, seed, reps, experiment == "summary", sources, sizes, splits)
     with _bars() as advance:
@@ -96,7 +96,7 @@ def _at_least_one(name: str, given: int | None, default: int) -> int:
     if given is not None and given < 1:
         from robustly.study.runs import StudyError
 
-        raise StudyError(f"{name} is a whole number from 1 up; {given} came.")
+        raise StudyError(f"{name} is a whole number from 1 up; got {given}.")
     return default if given is None else given
 
 
@@ -109,7 +109,7 @@ def _topic_numbers(text: str) -> tuple[int, ...]:
         sizes = ()
     if not sizes or sizes[0] < 1:
         raise StudyError(
-            f'--topics takes whole numbers from 1 up, with commas between them, as in 10,20,50; "{text}" came.'
+            f'--topics takes whole numbers from 1 up, with commas between them, as in 10,20,50; got "{text}".'
         )
     return sizes
 
