@@ -18,8 +18,8 @@ import numpy as np
 
 from robustly.result.persist import atomic
 from robustly.study import runs
-from robustly.study.commands import run_study
 from robustly.study.comparisons import LOSSES, MISDIRECTION, MSE, contrast, some
+from robustly.study.experiments import run_study
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
@@ -132,7 +132,7 @@ def main():
     lines = {name: runs.read_lines(asked.out, name) for name in runs.REGRESSIONS}
     checked = list(targets(lines))
     kept = {**settings, "targets": [{"measure": w, **f, "target": limit, "met": bool(m)} for w, f, limit, m in checked]}
-    runs.write_json(RESULTS / "study.json", kept)
+    runs.write_study_json(RESULTS / "study.json", kept)
     page = table(settings, checked, lines)
     with atomic(RESULTS / "study.md") as stream:
         stream.write(page.encode())

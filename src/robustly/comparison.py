@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError
-from robustly.report.summary import Summary
 
 MOST = 10
 
@@ -39,8 +38,8 @@ class Comparison:
 
     def to_html(self) -> str:
         """The same as an HTML fragment."""
-        fit = Summary({}, self.scores, [])
-        return self.coefficients.to_html(border=0) + fit.to_html() + self.rows.to_html(border=0, index=False)
+        scores = self.scores.to_html(border=0, float_format="{:.4g}".format)
+        return self.coefficients.to_html(border=0) + scores + self.rows.to_html(border=0, index=False)
 
     _repr_html_ = to_html
 
@@ -65,7 +64,7 @@ def compare(*models: Any, **named: Any) -> Comparison:
     """
     fits = [_fit_of(model) for model in (*models, *named.values())]
     if len(fits) < 2:
-        raise ModelError(f"compare takes two or more fitted models; {len(fits)} came.")
+        raise ModelError(f"compare takes two or more fitted models; got {len(fits)}.")
     sizes = {len(fit.weight) for fit in fits}
     if len(sizes) > 1:
         raise DataError(
@@ -125,7 +124,7 @@ def _moved(labels: list[str], fits: list[Any]) -> pd.DataFrame:
 def _fit_of(model: Any) -> Any:
     fit = getattr(model, "result_", model)
     if not hasattr(fit, "loo_by_row"):
-        raise ModelError(f"compare takes fitted regressions; {type(model).__name__} came. Call fit first.")
+        raise ModelError(f"compare takes fitted regressions; got {type(model).__name__}. Call fit first.")
     return fit
 
 

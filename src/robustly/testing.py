@@ -151,8 +151,8 @@ def _mass_gaps(pair: ConjugatePair, theta: Mapping[str, Any], columns: Mapping[s
             continue
         to_x = np.exp if pair.support == "positive" and not logged else np.sinh
         # A column of logs holds no more than a double can be the exponential of.
-        reach = 7.2 if logged else 250.0
-        low, high, total = -reach, reach, np.nan
+        half_width = 7.2 if logged else 250.0
+        low, high, total = -half_width, half_width, np.nan
         for _ in range(3):
             u = np.linspace(low, high, 40_001)
             x = to_x(u)

@@ -49,7 +49,7 @@ def test_json_is_one_object_of_finite_numbers_and_nothing_else(table, capfd):
 
 
 def test_numbers_that_are_not_finite_become_null():
-    from robustly.report.terminal import finite
+    from robustly.cli.terminal import finite
 
     assert finite(
         {"a": np.inf, "b": [np.nan, np.float64(2)], "c": np.int64(3), "d": pd.DataFrame({"x": [-np.inf]})}
@@ -214,3 +214,36 @@ def test_the_readme_shows_what_the_command_prints(tmp_path, capfd, monkeypatch):
     printed = [line.rstrip() for line in done.out.splitlines()]
     for line in lines:
         assert line in printed or line == "…"
+
+
+@pytest.mark.parametrize("command", ["fit", "outliers", "compare"])
+def test_the_formula_is_parsed_and_the_classical_model_fitted_once_a_command(
+    command, table, capfd, monkeypatch, tmp_path
+):
+    import formulaic
+
+    from robustly.glm.local import Classical
+    from robustly.glm.regression import Regression
+
+    parsed, fitted, parse, climb = [], [], formulaic.Formula, Regression.searched
+
+    def counted_parse(text, *args, **kwargs):
+        parsed.append(text)
+        return parse(text, *args, **kwargs)
+
+    def counted_climb(self, *args, **kwargs):
+        # Fits without one of the rows are those of LOO.
+        if self.plan.law == Classical(self.plan.law.family) and self.design.rows.weight.all():
+            fitted.append(repr(self.plan.law.family))
+        return climb(self, *args, **kwargs)
+
+    monkeypatch.setattr(formulaic, "Formula", counted_parse)
+    monkeypatch.setattr(Regression, "searched", counted_climb)
+    # A text of its own: parsed formulas are kept from command to command within a process.
+    formula = f"visits ~ {' ' * len(command)}age"
+    more = ("--report", tmp_path / "page.html") if command == "fit" else ()
+    done = robustly(capfd, command, table, formula, *more)
+    assert done.code in (0, 1), done.err
+    assert parsed == [formula]
+    # The negative binomial among the rivals of `compare` is a classical model of its own.
+    assert sorted(fitted) == (["NegativeBinomial()", "Poisson()"] if command == "compare" else ["Poisson()"])

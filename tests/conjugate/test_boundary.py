@@ -132,7 +132,7 @@ def test_bad_rows_are_named(case):
 
 
 def test_bad_options_say_what_to_do():
-    with pytest.raises(ModelError, match=r'method is "direct" and "em"; "dirct" came. Did you mean "direct"'):
+    with pytest.raises(ModelError, match=r'method is "direct" and "em"; got "dirct". Did you mean "direct"'):
         c.GammaPoisson().fit([1, 2, 9], method="dirct")
     with pytest.raises(ModelError, match=r'no hyperparameter "concentratoin".*Did you mean "concentration"'):
         c.GammaPoisson().fit([1, 2, 9], hyperprior={"concentratoin": None})

@@ -16,7 +16,7 @@ import robustly as rb
 from robustly.mixture.ecm import Rules
 from robustly.mixture.passes import collect
 from robustly.mixture.start import body, from_shares
-from robustly.mixture.variational import Posterior, Prior, climb
+from robustly.mixture.variational import ParameterBelief, Prior, raise_bound
 
 KINDS = ("full", "tied", "diag", "spherical")
 
@@ -94,8 +94,10 @@ def test_no_step_lowers_the_bound(seed, kind, size, process, dof):
         tied_dof=dof == "tied",
     )
     start = from_shares(X, rng.dirichlet(np.ones(size), size=90), rules, 5.0 if isinstance(dof, str) else dof)
-    held = Posterior(np.ones((1 + process, size)), start.means, np.ones(size), np.ones(1), prior.shape, start.dofs)
-    found = climb(X, prior, collect(X, start.kernel, fit_dof=False), held, 0.0, 25)
+    held = ParameterBelief(
+        np.ones((1 + process, size)), start.means, np.ones(size), np.ones(1), prior.shape, start.dofs
+    )
+    found = raise_bound(X, prior, collect(X, start.kernel, fit_dof=False), held, 0.0, 25)
     assert np.diff(found.history).min() > -1e-11
 
 

@@ -117,10 +117,10 @@ def test_rows_of_any_size_are_fitted_the_same(rng):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"n_components": 0}, "n_components is a whole number of 1 or more; 0 came"),
-        ({"covariance_type": "round"}, "covariance_type is one of full, tied, diag, spherical; 'round' came"),
+        ({"n_components": 0}, "n_components is a whole number of 1 or more; got 0"),
+        ({"covariance_type": "round"}, "covariance_type is one of full, tied, diag, spherical; got 'round'"),
         ({"dof": -1.0}, "dof is \"fit\", a positive number"),
-        ({"dof": "all"}, "'all' came"),
+        ({"dof": "all"}, "got 'all'"),
         ({"tol": -1}, "tol is a number of 0 or more"),
         ({"reg_covar": float("nan")}, "reg_covar is None or a number"),
         ({"init_params": "luck"}, "init_params is one of robust, kmeans"),

@@ -9,7 +9,7 @@ from scipy import stats
 from sklearn.mixture import GaussianMixture
 
 import robustly as rb
-from robustly.mixture.ecm import Components, Rules, run, update
+from robustly.mixture.ecm import Components, Rules, run_ecm, update_components
 from robustly.mixture.passes import collect
 from robustly.mixture.start import from_shares
 
@@ -139,7 +139,7 @@ def test_no_step_lowers_the_log_likelihood(seed, kind, size, dim, tied, heavy):
     rules = Rules(kind, np.zeros(dim), fit_dof=True, tied_dof=tied, tol=0.0, max_iter=25)
     start = from_shares(X, share, rules, 5.0)
     try:
-        history = run(X, start, rules).history
+        history = run_ecm(X, start, rules).history
     except rb.FitError:  # without a floor a component may collapse, which is said
         assume(False)
     assert np.diff([collect(X, start.kernel, fit_dof=False).log_likelihood / 120, *history]).min() > -1e-11
@@ -154,7 +154,7 @@ def test_a_plain_em_step_never_goes_down(seed, kind, tied):
     held = from_shares(X, rng.dirichlet(np.ones(3), size=100), rules, float(rng.uniform(0.5, 30.0)))
     for _ in range(5):
         seen = collect(X, held.kernel, fit_dof=True)
-        held = update(held, seen, 100, rules, quick=False)
+        held = update_components(held, seen, 100, rules, quick=False)
         assert collect(X, held.kernel, fit_dof=False).log_likelihood >= seen.log_likelihood - 1e-9
 
 

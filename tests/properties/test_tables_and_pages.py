@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from robustly.errors import DataError
 from robustly.report import html
 from robustly.report.findings import shortened
-from robustly.rows.files import Table, read_table
+from robustly.rows.files import FileTable, read_table
 
 TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1, max_size=30)
 CELLISH = st.text("ab1,;\t\"'\n\r.-é\0🙂 ", max_size=12)
@@ -113,11 +113,11 @@ def test_terminal_text_is_one_printable_line_that_fits(text, width):
 
 @given(st.integers(0, 200), st.sampled_from(["holds -1 in row {}.", "row {} is bad and row 3 too", "no number"]))
 def test_a_row_in_an_error_gets_its_line(row, message):
-    table = Table(Path("x.csv"), pd.DataFrame({"a": np.arange(3)}), ",", True)
+    table = FileTable(Path("x.csv"), pd.DataFrame({"a": np.arange(3)}), ",", True)
     told = table.located(message.format(row))
     assert told.startswith(str(table.path))
     assert (f"row {row} (line {row + 2})" in told) == ("{}" in message)
-    assert Table(table.path, table.frame).located(message.format(row)) == f"{table.path}: {message.format(row)}"
+    assert FileTable(table.path, table.frame).located(message.format(row)) == f"{table.path}: {message.format(row)}"
 
 
 def test_blank_lines_and_quoted_breaks_make_lines_unknown(tmp_path):

@@ -24,7 +24,7 @@ def lines(folder, experiment="linear"):
 def straight(tmp_path_factory):
     """Two repetitions, run through in one process."""
     folder = tmp_path_factory.mktemp("straight")
-    runs.run(folder, Wanted(("linear",), 0, 2), 1, silent)
+    runs.run_wanted(folder, Wanted(("linear",), 0, 2), 1, silent)
     return folder
 
 
@@ -36,7 +36,7 @@ def test_every_repetition_level_and_method_has_one_line(straight):
 
 
 def test_two_processes_give_the_lines_of_one(straight, tmp_path):
-    runs.run(tmp_path, Wanted(("linear",), 0, 2), 2, silent)
+    runs.run_wanted(tmp_path, Wanted(("linear",), 0, 2), 2, silent)
     pd.testing.assert_frame_equal(lines(tmp_path), lines(straight), rtol=1e-9)
 
 
@@ -47,12 +47,12 @@ def test_a_run_stopped_by_hand_goes_on_with_what_is_missing(straight, tmp_path, 
 
     wanted = Wanted(("linear",), 0, 2)
     with pytest.raises(Stopped, match=r"stopped at 9 of 28 parts of linear; .* same command again"):
-        runs.run(tmp_path, wanted, 1, stop)
+        runs.run_wanted(tmp_path, wanted, 1, stop)
     assert lines(tmp_path).groupby(["variant", "level", "repetition"]).ngroups == 9
     ran = []
     work = runs.work
     monkeypatch.setattr(runs, "work", lambda task, *rest: ran.append(task) or work(task, *rest))
-    runs.run(tmp_path, wanted, 1, silent)
+    runs.run_wanted(tmp_path, wanted, 1, silent)
     assert len(ran) == 28 - 9
     pd.testing.assert_frame_equal(lines(tmp_path), lines(straight))
 
@@ -60,19 +60,19 @@ def test_a_run_stopped_by_hand_goes_on_with_what_is_missing(straight, tmp_path, 
 def test_nothing_is_run_twice(straight, monkeypatch):
     monkeypatch.setattr(runs, "work", lambda *_: pytest.fail("a finished task was run again"))
     before = (straight / "linear.csv").read_bytes()
-    runs.run(straight, Wanted(("linear",), 0, 2), 1, silent)
+    runs.run_wanted(straight, Wanted(("linear",), 0, 2), 1, silent)
     assert (straight / "linear.csv").read_bytes() == before
 
 
 def test_more_repetitions_go_on_from_those_that_are_there(straight, tmp_path):
-    runs.run(tmp_path, Wanted(("linear",), 0, 1), 1, silent)
-    runs.run(tmp_path, Wanted(("linear",), 0, 2), 1, silent)
+    runs.run_wanted(tmp_path, Wanted(("linear",), 0, 1), 1, silent)
+    runs.run_wanted(tmp_path, Wanted(("linear",), 0, 2), 1, silent)
     pd.testing.assert_frame_equal(lines(tmp_path), lines(straight))
 
 
 def test_the_papers_own_designs_can_be_run_first_and_the_others_added(straight, tmp_path):
-    runs.run(tmp_path, Wanted(("linear",), 0, 2, papers_only=True), 1, silent)
-    runs.run(tmp_path, Wanted(("linear",), 0, 2), 1, silent)
+    runs.run_wanted(tmp_path, Wanted(("linear",), 0, 2, papers_only=True), 1, silent)
+    runs.run_wanted(tmp_path, Wanted(("linear",), 0, 2), 1, silent)
     pd.testing.assert_frame_equal(lines(tmp_path), lines(straight))
 
 
@@ -85,14 +85,14 @@ def test_the_papers_own_designs_can_be_run_first_and_the_others_added(straight, 
 )
 def test_other_settings_in_the_same_folder_are_refused(straight, wanted, words):
     with pytest.raises(StudyError, match=words):
-        runs.run(straight, wanted, 1, silent)
+        runs.run_wanted(straight, wanted, 1, silent)
 
 
 def test_another_version_of_the_package_is_refused(straight, tmp_path):
     settings = json.loads((straight / runs.SETTINGS).read_text()) | {"robustly": "0.0.1"}
     (tmp_path / runs.SETTINGS).write_text(json.dumps(settings))
     with pytest.raises(StudyError, match=r"robustly = 0\.0\.1"):
-        runs.run(tmp_path, Wanted(("linear",), 0, 2), 1, silent)
+        runs.run_wanted(tmp_path, Wanted(("linear",), 0, 2), 1, silent)
 
 
 @pytest.mark.parametrize(
@@ -108,13 +108,13 @@ def test_damaged_files_are_named(tmp_path, name, text, words):
     runs.open_folder(tmp_path, Wanted(("linear",), 0, 1))
     (tmp_path / name).write_text(text)
     with pytest.raises(StudyError, match=words):
-        runs.run(tmp_path, Wanted(("linear",), 0, 1), 1, silent)
+        runs.run_wanted(tmp_path, Wanted(("linear",), 0, 1), 1, silent)
 
 
 def test_csv_files_of_someone_else_are_left_alone(tmp_path):
     (tmp_path / "linear.csv").write_text("mine\n1\n")
     with pytest.raises(StudyError, match=r"holds CSV files but no settings\.json"):
-        runs.run(tmp_path, Wanted(("linear",), 0, 1), 1, silent)
+        runs.run_wanted(tmp_path, Wanted(("linear",), 0, 1), 1, silent)
     assert (tmp_path / "linear.csv").read_text() == "mine\n1\n"
 
 
@@ -125,7 +125,7 @@ def test_a_method_that_fails_is_kept_as_failed(tmp_path, monkeypatch):
 
     methods = (*regressions.METHODS["linear"], regressions.Method("broken", "broken", lambda b: Broken()))
     monkeypatch.setitem(regressions.METHODS, "linear", methods)
-    runs.run(tmp_path, Wanted(("linear",), 0, 1), 1, silent)
+    runs.run_wanted(tmp_path, Wanted(("linear",), 0, 1), 1, silent)
     found = runs.read_lines(tmp_path, "linear")
     broken = found[found["method"] == "broken"]
     assert set(broken["outcome"]) == {"failed"}
@@ -139,6 +139,6 @@ def test_figures_that_are_not_finite_make_a_failed_line(monkeypatch):
     from robustly.study.simulate import Task
 
     monkeypatch.setattr(metrics, "predictive_l1", lambda *_: float("inf"))
-    lines = regressions.run(Task("linear", "sd", 1.0, 0), 0)
+    lines = regressions.run_regressions(Task("linear", "sd", 1.0, 0), 0)
     assert {line["outcome"] for line in lines} == {"failed"}
     assert {line["failure"] for line in lines} == {"RobustlyError: not finite: pL1"}

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from robustly.cli import app
 from robustly.study import topics
-from robustly.study.commands import run_study
+from robustly.study.experiments import run_study
 from robustly.study.runs import read_lines
 from robustly.topics import Corpus
 
@@ -140,12 +140,12 @@ def test_without_the_lda_package_topics_are_skipped_with_a_word(tmp_path, monkey
     [
         (("poison",), 'there is no experiment "poison"; there are "linear", "logistic", "poisson"'),
         (("poison",), 'Did you mean "poisson"?'),
-        (("linear", "--reps", 0), "--reps is a whole number from 1 up; 0 came"),
-        (("linear", "--jobs", 0), "--jobs is a whole number from 1 up; 0 came"),
-        (("linear", "--seed", -1), "--seed is a whole number from 0 up; -1 came"),
+        (("linear", "--reps", 0), "--reps is a whole number from 1 up; got 0"),
+        (("linear", "--jobs", 0), "--jobs is a whole number from 1 up; got 0"),
+        (("linear", "--seed", -1), "--seed is a whole number from 0 up; got -1"),
         (("linear", "--corpus", "words.ldac"), "--corpus and --topics are for the topics experiment"),
-        (("topics", "--topics", "10,x"), '"10,x" came'),
-        (("topics", "--topics", "0"), '"0" came'),
+        (("topics", "--topics", "10,x"), 'got "10,x"'),
+        (("topics", "--topics", "0"), 'got "0"'),
         (("topics", "--corpus", "nowhere.ldac"), "cannot read the corpus nowhere.ldac: No such file"),
     ],
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from robustly.study.beyond import beyond, endings
 from robustly.study.claims import IN_PART, NOT, REPRODUCED, UNDECIDED, claims, judge
 from robustly.study.comparisons import LOSSES, MISDIRECTION, MSE, Contrast, contrast, trend
-from robustly.study.regressions import run
+from robustly.study.regressions import run_regressions
 from robustly.study.simulate import Task, variant_of
 
 
@@ -108,7 +108,9 @@ def test_rules_of_judgement():
 
 
 def lines_of(experiment, variant, level, reps, only):
-    return pd.DataFrame([line for r in range(reps) for line in run(Task(experiment, variant, level, r), 7, only)])
+    return pd.DataFrame(
+        [line for r in range(reps) for line in run_regressions(Task(experiment, variant, level, r), 7, only)]
+    )
 
 
 @pytest.mark.parametrize(("k", "limit"), [(0.5, 0.05), (1.0, 0.20), (2.0, 0.55)])

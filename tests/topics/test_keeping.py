@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 import robustly as rb
 from robustly._runtime import native
+from robustly.cli.topics import app
 from robustly.errors import DataError, PersistError
 from robustly.topics import LDA, Corpus, RobustLDA, plot_burstiness, plot_topics
-from robustly.topics.commands import app
 
 run = CliRunner()
 
@@ -128,7 +128,7 @@ def test_a_damaged_model_is_refused(few, tmp_path):
 
 
 def test_the_command_line_loads_no_compiler_to_print_its_help():
-    code = "import sys, robustly.topics.commands; print(sorted({'numba', 'sklearn', 'pandas'} & set(sys.modules)))"
+    code = "import sys, robustly.cli.topics; print(sorted({'numba', 'sklearn', 'pandas'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -22,7 +22,7 @@ class QMC(PointRule):
 
     def __post_init__(self) -> None:
         if not isinstance(self.count, int) or self.count < 2 or self.count & (self.count - 1):
-            raise ModelError(f"QMC takes a power of two as its number of points; {self.count!r} came. Try 256 or 1024.")
+            raise ModelError(f"QMC takes a power of two as its number of points; got {self.count!r}. Try 256 or 1024.")
 
     def finer(self) -> QMC:
         return QMC(2 * self.count)

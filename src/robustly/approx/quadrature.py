@@ -39,7 +39,7 @@ class Quadrature(PointRule):
 
     def __post_init__(self) -> None:
         if not isinstance(self.nodes, int) or not 1 <= self.nodes <= 1000:
-            raise ModelError(f"Quadrature takes from 1 to 1000 nodes; {self.nodes!r} came.")
+            raise ModelError(f"Quadrature takes from 1 to 1000 nodes; got {self.nodes!r}.")
 
     def check(self, model: RowModel) -> None:
         if model.dim > 3:
@@ -49,7 +49,7 @@ class Quadrature(PointRule):
             )
         if model.dim == 1 and self.nodes < 5:
             raise ModelError(
-                f"in one dimension Quadrature takes 5 or more nodes; {self.nodes} came. One node is Laplace()."
+                f"in one dimension Quadrature takes 5 or more nodes; got {self.nodes}. One node is Laplace()."
             )
 
     def describe(self) -> str:

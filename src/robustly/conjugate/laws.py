@@ -20,7 +20,7 @@ HALVINGS = 40
 def _levels(level: Any) -> np.ndarray:
     levels = np.atleast_1d(np.asarray(level, dtype=float))
     if np.any(~((levels > 0) & (levels < 1))):
-        raise ModelError(f"a quantile's level lies between 0 and 1; {level} came.")
+        raise ModelError(f"a quantile's level lies between 0 and 1; got {level}.")
     return levels
 
 

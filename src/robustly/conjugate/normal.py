@@ -99,7 +99,7 @@ class NormalNormal(ConjugatePair):
         if np.ptp(v) > 1e-12 * v.max():
             raise DataError('method="james_stein" needs equal variances. Use method="direct", which takes any.')
         if len(x) <= lost:
-            raise DataError(f'method="james_stein" needs more than {lost} rows; {len(x)} came.')
+            raise DataError(f'method="james_stein" needs more than {lost} rows; got {len(x)}.')
         table = make_table(columns, None)
         centre = float(x.mean()) if self.loc is None else float(self.loc)
         kept = (len(x) - lost) * v[0] / max(float(np.sum((x - centre) ** 2)), 1e-300)

@@ -309,9 +309,9 @@ def _rebuilt(
             raise PersistError(f"{type(pair).__name__} has no classical model, but the saved fit is one.")
         return boundary_fit(problem, classical, outcome.text, outcome.steps)
     vector = arrays["vector"]
-    if len(vector) != engine.parameters.size:
+    if len(vector) != model.parameters.size:
         raise PersistError(
-            f"the file has {len(vector)} numbers for the {engine.parameters.size} parameters of its pair."
+            f"the file has {len(vector)} numbers for the {model.parameters.size} parameters of its pair."
         )
     optimum = Optimum(vector, meta["objective"], np.zeros_like(vector), arrays["curve"], meta["history"], outcome)
     fit = interior_fit(problem, optimum)

@@ -1,1 +1,1 @@
-
+"""How are the parameters found?"""

@@ -36,7 +36,7 @@ class GLMEstimator(BaseEstimator):
         return {name: own[name] for name in passed if name in own}
 
     def _design(self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None) -> Design:
-        refuse_texts(X)
+        refuse_text_columns(X)
         matrix = validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
         return self._read(matrix, y, sample_weight, offset, exposure, trials)
 
@@ -73,7 +73,7 @@ class GLMEstimator(BaseEstimator):
 
     def _matrix(self, X: Any) -> Any:
         check_is_fitted(self)
-        refuse_texts(X)
+        refuse_text_columns(X)
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=True, reset=False)
 
     def _predictor(self, X: Any, offset: Any = None, exposure: Any = None) -> np.ndarray:
@@ -175,7 +175,7 @@ def of_kind(kind: str, predictive: GLMPredictive) -> np.ndarray:
         return predictive.mean
     if kind == "typical":
         return predictive.typical
-    raise DataError(f'kind takes "typical" or "marginal"; {kind!r} came.')
+    raise DataError(f'kind takes "typical" or "marginal"; got {kind!r}.')
 
 
 def refuse_no_response(y: Any) -> None:
@@ -197,7 +197,7 @@ def response_of(X: Any, y: Any) -> np.ndarray:
     return response
 
 
-def refuse_texts(X: Any) -> None:
+def refuse_text_columns(X: Any) -> None:
     """Columns of text or dates, by name: scikit-learn would only say that it cannot convert them."""
     if isinstance(X, np.ndarray) or not hasattr(X, "columns"):
         return

@@ -26,7 +26,7 @@ def check_family(family: Family, *, seed: int = 0) -> None:
         >>> check_family(Poisson())
     """
     if not isinstance(family, Family):
-        raise ModelError(f"check_family takes an instance of robustly.Family; {family!r} came.")
+        raise ModelError(f"check_family takes an instance of robustly.Family; got {family!r}.")
     rng = np.random.default_rng(seed)
     values = (1.0,) * len(family.nuisance)
     predictor = np.repeat(PREDICTORS, DRAWS // len(PREDICTORS))

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from robustly.errors import ModelError, SupportError, did_you_mean, names
-from robustly.glm.family import Array, Family, refuse
+from robustly.glm.family import Array, Family, refuse_rows
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -109,7 +109,7 @@ class Poisson(Family):
         return np.log(near), 1.0 / np.sqrt(near)
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        refuse(y < 0, y, "but Poisson counts start at 0. Recode that row or choose family=Normal().")
+        refuse_rows(y < 0, y, "but Poisson counts start at 0. Recode that row or choose family=Normal().")
         return _broken_counts(y, "Poisson")
 
     def start(self, y: Array, trials: Array) -> Array:
@@ -165,7 +165,9 @@ class Binomial(Family):
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
         if np.all(trials == 1):
-            refuse((y < 0) | (y > 1), y, "but a response of one trial is 0 or 1. Give trials= for counts of successes.")
+            refuse_rows(
+                (y < 0) | (y > 1), y, "but a response of one trial is 0 or 1. Give trials= for counts of successes."
+            )
         else:
             bad = (y < 0) | (y > trials)
             if bad.any():
@@ -182,8 +184,12 @@ class Binomial(Family):
 class Bernoulli(Binomial):
     """Yes or no, coded 1 and 0; the predictor is the log odds of a yes."""
 
+    yes_or_no: ClassVar[bool] = True
+
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        refuse((y != 0) & (y != 1), y, "but Bernoulli responses are 0 or 1. For counts of successes choose Binomial().")
+        refuse_rows(
+            (y != 0) & (y != 1), y, "but Bernoulli responses are 0 or 1. For counts of successes choose Binomial()."
+        )
         if np.any(trials != 1):
             raise SupportError(
                 "trials other than 1 came, but Bernoulli rows are single trials. Choose family=Binomial()."
@@ -219,23 +225,23 @@ class Gamma(Family):
         return np.exp(np.minimum(predictor, 709.0))
 
     def variance(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
-        return np.exp(np.minimum(2.0 * np.asarray(predictor), 709.0)) / self._shape(nuisance)
+        return np.exp(np.minimum(2.0 * np.asarray(predictor), 709.0)) / self.shape_of(nuisance)
 
     def cdf(self, y: Array, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
         from scipy.special import gammainc
 
-        shape = self._shape(nuisance)
+        shape = self.shape_of(nuisance)
         return gammainc(shape, shape * np.maximum(y, 0.0) * np.exp(np.minimum(-np.asarray(predictor), 700.0)))
 
     def draw(self, rng: np.random.Generator, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
-        shape = self._shape(nuisance)
+        shape = self.shape_of(nuisance)
         return rng.gamma(shape, self.mean(predictor, nuisance, trials) / shape)
 
     def turn(self, y: Array, trials: Array, nuisance: Sequence[float]) -> tuple[Array, Array]:
-        return np.log(np.maximum(y, 1e-300)), np.full(np.shape(y), 1.0 / np.sqrt(self._shape(nuisance)))
+        return np.log(np.maximum(y, 1e-300)), np.full(np.shape(y), 1.0 / np.sqrt(self.shape_of(nuisance)))
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        refuse(y <= 0, y, f"but {self} takes numbers above 0. Recode that row or choose family=Normal().")
+        refuse_rows(y <= 0, y, f"but {self} takes numbers above 0. Recode that row or choose family=Normal().")
         return ()
 
     def start(self, y: Array, trials: Array) -> Array:
@@ -244,7 +250,7 @@ class Gamma(Family):
     def nuisance_start(self, y: Array, trials: Array, residual: Array) -> tuple[float, ...]:
         return (1.0 / max(float(np.var(residual)), 1e-8),)
 
-    def _shape(self, nuisance: Sequence[float]) -> float:
+    def shape_of(self, nuisance: Sequence[float]) -> float:
         return nuisance[0]
 
 
@@ -262,7 +268,7 @@ class Exponential(Gamma):
     def nuisance_start(self, y: Array, trials: Array, residual: Array) -> tuple[float, ...]:
         return ()
 
-    def _shape(self, nuisance: Sequence[float]) -> float:
+    def shape_of(self, nuisance: Sequence[float]) -> float:
         return 1.0
 
 
@@ -315,7 +321,7 @@ class NegativeBinomial(Family):
         return np.log(near), np.sqrt(1.0 / near + 1.0 / nuisance[0])
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        refuse(y < 0, y, "but counts start at 0. Recode that row or choose family=Normal().")
+        refuse_rows(y < 0, y, "but counts start at 0. Recode that row or choose family=Normal().")
         return _broken_counts(y, "negative binomial")
 
     def start(self, y: Array, trials: Array) -> Array:
@@ -343,7 +349,7 @@ def as_family(given: Any) -> Family:
         if given in FAMILIES:
             return FAMILIES[given]()
         raise ModelError(f'no family "{given}"; there are {names(FAMILIES)}.' + did_you_mean(given, FAMILIES))
-    raise ModelError(f'a family is a name or a robustly.Family; {given!r} came. Try family="poisson".')
+    raise ModelError(f'a family is a name or a robustly.Family; got {given!r}. Try family="poisson".')
 
 
 def beyond_line(x: Any, power: Any) -> Any:

@@ -32,6 +32,8 @@ class Family(ABC):
 
     nuisance: ClassVar[tuple[str, ...]] = ()
     """Names of positive parameters that are fitted along; `distribution` gets their values after the predictor."""
+    yes_or_no: ClassVar[bool] = False
+    """Whether a response is one of two classes, so that its mean is the probability of the second."""
 
     @abstractmethod
     def distribution(self, predictor: Any, *nuisance: Any) -> Any:
@@ -138,7 +140,7 @@ class _InDouble:
         return in_double_precision(found) if inspect.ismethod(found) else found
 
 
-def refuse(bad: Array, y: Array, why: str) -> None:
+def refuse_rows(bad: Array, y: Array, why: str) -> None:
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
         raise SupportError(f"y holds {y[row]} in row {row}, {why}")

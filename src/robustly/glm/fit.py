@@ -46,14 +46,15 @@ def fit_glm(
     tol: float = 1e-8,
     max_iter: int = 100,
     formula: Any = None,
+    classical: GLMFit | None = None,
 ) -> GLMFit:
-    """Fit one regression and say how it went."""
+    """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time."""
     notes = family.check_response(design.y, design.trials)
     if local == "auto":
         local = "dispersion" if isinstance(family, Normal) else "predictor"
     law = law_of(family, local, prior)
     if solver not in SOLVERS:
-        raise ModelError(f'solver takes "newton", "em" or "map"; {solver!r} came.')
+        raise ModelError(f'solver takes "newton", "em" or "map"; got {solver!r}.')
     single = isinstance(family, Binomial) and bool(np.all(design.trials == 1))
     if local == "label" and not single:
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
@@ -61,21 +62,19 @@ def fit_glm(
     given = hyperprior
     if isinstance(hyperprior, str):
         if hyperprior != "auto":
-            raise ModelError(
-                f'hyperprior is None, "auto" or a NumPyro distribution of the spread; {hyperprior!r} came.'
-            )
+            raise ModelError(f'hyperprior is None, "auto" or a NumPyro distribution of the spread; got {hyperprior!r}.')
         hyperprior = WeakSpread() if unidentified else None
     held = {}
     if "dof" in law.names and dof is not None:
         if not dof > 0:
-            raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; {dof} came.")
+            raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; got {dof}.")
         held["dof"] = float(dof)
     if spread is not None:
         held["spread"] = _held_spread(spread, law)
     if not tol > 0 or max_iter < 1:
-        raise ModelError(f"tol is above 0 and max_iter at least 1; {tol} and {max_iter} came.")
+        raise ModelError(f"tol is above 0 and max_iter at least 1; got {tol} and {max_iter}.")
     plan = Plan(
-        law, _nodes(approx), held, as_hyperprior(hyperprior) if "spread" in law.names else None, Stop(tol, max_iter)
+        law, _nodes_of(approx), held, as_hyperprior(hyperprior) if "spread" in law.names else None, Stop(tol, max_iter)
     )
     if local == "label" and given is not None and design.ridge == 0:
         # Without it a steep enough slope explains every row on the wrong side as a wrong label.
@@ -84,6 +83,8 @@ def fit_glm(
             *notes,
             f"coefficients of standardised columns have a weak prior N(0, {STEEPEST:g}²); hyperprior=None for none.",
         )
+    if classical is not None and classical.source is not None:
+        plan = replace(plan, known=classical.source.found)  # type: ignore[attr-defined]
     found: Found = SOLVERS[solver](design, plan)
     if unidentified and found.outcome.converged and isinstance(plan_of(found).law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))
@@ -102,13 +103,13 @@ def _held_spread(spread: float, law: Law) -> float:
         return float(spread)  # In the units of the response.
     if not NARROWEST < spread < WIDEST:
         raise ModelError(
-            f"spread, held at a value, lies between {NARROWEST:g} and {WIDEST:g}; {spread} came. None fits it; "
+            f"spread, held at a value, lies between {NARROWEST:g} and {WIDEST:g}; got {spread}. None fits it; "
             "local=None is a spread of 0."
         )
     return float(spread)
 
 
-def _nodes(approx: Any) -> int | None:
+def _nodes_of(approx: Any) -> int | None:
     """Points a row: None to choose, 0 for Laplace."""
     if approx is None or approx == "quadrature":
         return None
@@ -116,7 +117,7 @@ def _nodes(approx: Any) -> int | None:
         return 0
     if hasattr(approx, "nodes"):
         return int(approx.nodes)
-    raise ModelError(f'approx takes "quadrature", "laplace", rb.Quadrature(nodes) or rb.Laplace(); {approx!r} came.')
+    raise ModelError(f'approx takes "quadrature", "laplace", rb.Quadrature(nodes) or rb.Laplace(); got {approx!r}.')
 
 
 def _warn_unidentified(found: Found, plan: Plan) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from robustly.glm.formula_spec import (
     refuse_not_computable,
 )
 from robustly.glm.result import GLMFit
-from robustly.model.linear import read_design
+from robustly.model.linear import Design, read_design
 
 LONGEST_FORMULA = 20_000
 DEEPEST_FORMULA = 50
@@ -68,6 +69,33 @@ def glm(
         >>> list(fit.coefficients.index)
         ['Intercept', 'age']
     """
+    rows = read_formula(
+        formula, data, family, weights=weights, offset=offset, exposure=exposure, trials=trials, alpha=alpha
+    )
+    return fit_glm(rows.design, rows.family, local=local, formula=rows.columns, **options)
+
+
+@dataclass(frozen=True)
+class FormulaRows:
+    """Rows as a formula reads them: what fits of several laws share."""
+
+    design: Design
+    family: Family
+    columns: FormulaColumns
+
+
+def read_formula(
+    formula: str,
+    data: Any,
+    family: Any = "poisson",
+    *,
+    weights: Any = None,
+    offset: Any = None,
+    exposure: Any = None,
+    trials: Any = None,
+    alpha: float = 0.0,
+) -> FormulaRows:
+    """The rows of a formula and a data frame, ready for :func:`~robustly.glm.fit.fit_glm`; arguments as in :func:`glm`."""
     frame = as_pandas(data)
     there = [str(name) for name in frame.columns]
     core, parsed, added, offset_forms = parse(formula, there)
@@ -106,10 +134,9 @@ def glm(
         trials=numbers["trials"],
         ridge=alpha,
     )
-    fit = fit_glm(design, chosen, local=local, formula=columns, **options)
     if classes:
-        fit.notes = (f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.', *fit.notes)
-    return fit
+        design = replace(design, notes=(f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.', *design.notes))
+    return FormulaRows(design, chosen, columns)
 
 
 def refuse_empty(frame: pd.DataFrame, formula: str) -> None:
@@ -176,6 +203,12 @@ def _column(frame: pd.DataFrame, label: str, given: Any) -> Any:
 
 def parse(formula: str, columns: Iterable[str]) -> tuple[str, Any, list[str], list[Any]]:
     """The formula without its offsets, as text and as terms, and its offsets the same way; ``.`` is all other columns."""
+    return _parsed(formula, tuple(columns))
+
+
+@lru_cache(maxsize=8)
+def _parsed(formula: str, columns: tuple[str, ...]) -> tuple[str, Any, list[str], list[Any]]:
+    """The last few formulas are kept: several models of the same rows are fitted one after the other."""
     from formulaic import Formula
     from formulaic.errors import FormulaicError
 

@@ -57,4 +57,4 @@ def as_hyperprior(given: Any) -> Any:
         return given
     if hasattr(given, "log_prob"):
         return GivenSpread(given)
-    raise ModelError(f'hyperprior is None, "auto" or a NumPyro distribution of the spread; {given!r} came.')
+    raise ModelError(f'hyperprior is None, "auto" or a NumPyro distribution of the spread; got {given!r}.')

@@ -1,93 +1,38 @@
 r"""What does a row have of its own? Nothing, its predictor, its dispersion, or a wrong label.
 
-Each answer is a :class:`Law`: the log density of one row as a function of its predictor :math:`m` and a few numbers
-:math:`\varphi` that all rows share, on scales without walls. A *closed* law gives the evidence itself; the others give
-the joint density of the response and the row's own value, which :mod:`robustly.glm.evidence` integrates.
+Each answer is a :class:`~robustly.glm.law.Law`. A *closed* law gives the evidence itself; the others give the joint density
+of the response and the row's own value, which :mod:`robustly.approx` integrates.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
 
 from robustly.errors import ModelError
 from robustly.glm.families import Bernoulli, Binomial, Family, Normal
+from robustly.glm.law import Array, Description, Law, OwnValues
+from robustly.glm.local_predictor import LocalPredictor, Noiseless, Shifted
+from robustly.glm.priors import LOG_2PI, NO_SPREAD, PRIORS, log_prior, log_student_t, spread_values
 
-PRIORS = ("normal", "laplace", "student_t")
-LOG_2PI = float(np.log(2.0 * np.pi))
-
-
-@dataclass(frozen=True)
-class Law(ABC):
-    """How one row is distributed, given its predictor and the shared numbers called `names`."""
-
-    family: Family
-
-    closed: ClassVar[bool] = True
-    local: ClassVar[str | None] = None
-
-    @property
-    def kinked(self) -> bool:
-        """Whether a row's density has a corner in its predictor, so that it has no curvature to observe."""
-        return False
-
-    @property
-    @abstractmethod
-    def names(self) -> tuple[str, ...]:
-        """What the shared numbers are called."""
-
-    def natural(self, name: str, value: Any, xp: Any = np) -> Any:
-        """A shared number on its own scale: half a logistic curve for the share of flipped labels, exp for the rest."""
-        return 0.5 / (1.0 + xp.exp(-value)) if name == "flip" else xp.exp(value)
-
-    def free(self, name: str, value: float) -> float:
-        """The inverse of :meth:`natural`."""
-        return float(np.log(2.0 * value / (1.0 - 2.0 * value)) if name == "flip" else np.log(value))
-
-    def slope(self, name: str, value: float) -> float:
-        """d natural / d free."""
-        found = float(self.natural(name, value))
-        return found * (1.0 - 2.0 * found) if name == "flip" else found
-
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
-        """Log density of one row; closed laws only."""
-        raise NotImplementedError
-
-    def joint(self, own: Any, row: Any, m: Any, *phi: Any) -> Any:
-        """Log density of one row and its own value; the others."""
-        raise NotImplementedError
-
-    @property
-    def at_boundary(self) -> str:
-        """What is said where the classical model is the answer."""
-        what = {"predictor": "predictors", "dispersion": "dispersions"}[self.local or "predictor"]
-        return (
-            f"the rows show no spread of their {what} beyond chance, so the classical model is returned (spread = 0)."
-        )
-
-    def errors(self, shared: Mapping[str, float]) -> Any:
-        """Where a response is its predictor and an error of one law, that law as SciPy has it; None elsewhere."""
-        return None
-
-    @cached_property
-    def nuisance_places(self) -> tuple[int, ...]:
-        """Where in `names` the family's nuisance parameters stand."""
-        return tuple(self.names.index(name) for name in self.family.nuisance if name in self.names)
-
-    def nuisance(self, phi: Any) -> tuple[float, ...]:
-        """The family's nuisance parameters, as numbers."""
-        return tuple(float(np.exp(phi[place])) for place in self.nuisance_places)
-
-    def nuisance_of(self, phi: Any) -> tuple[Any, ...]:
-        """The family's nuisance parameters from the shared numbers; traceable."""
-        import jax.numpy as jnp
-
-        return tuple(jnp.exp(phi[place]) for place in self.nuisance_places)
+__all__ = [
+    "LOG_2PI",
+    "Classical",
+    "Law",
+    "LocalDispersion",
+    "LocalLabel",
+    "LocalPrecision",
+    "LocalPredictor",
+    "Noiseless",
+    "Shifted",
+    "law_asked",
+    "law_of",
+    "log_prior",
+    "log_student_t",
+]
 
 
 @dataclass(frozen=True)
@@ -99,51 +44,10 @@ class Classical(Law):
         return self.family.nuisance
 
     def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
-        return self.family.log_prob(*row, m, *self.nuisance_of(phi))
+        return self.family.log_prob(*row, m, *self.traced_nuisance(phi))
 
-
-@dataclass(frozen=True)
-class LocalPredictor(Law):
-    r"""Every row has its own predictor, :math:`\eta_i \sim p(\cdot \mid m_i, \mathrm{spread})`."""
-
-    prior: str = "normal"
-
-    closed: ClassVar[bool] = False
-    local: ClassVar[str | None] = "predictor"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("spread", *(("dof",) if self.prior == "student_t" else ()), *self.family.nuisance)
-
-    def joint(self, own: Any, row: Any, m: Any, *phi: Any) -> Any:
-        return self.family.log_prob(*row, own, *self.nuisance_of(phi)) + log_prior(self.prior, own - m, *phi[:2])
-
-
-@dataclass(frozen=True)
-class Noiseless(Law):
-    r"""Every row is its own predictor, :math:`y_i = \eta_i`: what a normal response becomes when its scale is zero."""
-
-    prior: str = "laplace"
-
-    closed: ClassVar[bool] = True
-    local: ClassVar[str | None] = "predictor"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("spread", *(("dof",) if self.prior == "student_t" else ()))
-
-    @property
-    def kinked(self) -> bool:
-        return self.prior == "laplace"
-
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
-        return log_prior(self.prior, row[0] - m, *phi) + 0.5 * LOG_2PI
-
-    def errors(self, shared: Mapping[str, float]) -> Any:
-        from scipy import stats
-
-        scale = shared["spread"]
-        return stats.laplace(scale=scale) if self.prior == "laplace" else stats.t(shared["dof"], scale=scale)
+    def describe(self) -> Description:
+        return Description("classical", "nothing (classical model)", "y_i ~ p(· | m_i)")
 
 
 @dataclass(frozen=True)
@@ -152,6 +56,8 @@ class LocalDispersion(Law):
 
     closed: ClassVar[bool] = False
     local: ClassVar[str | None] = "dispersion"
+    picture: ClassVar[str | None] = "density"
+    limits: ClassVar[Mapping[str, float]] = {"spread": 0.0}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -161,6 +67,26 @@ class LocalDispersion(Law):
         import jax.numpy as jnp
 
         return self.family.log_prob(*row, m, jnp.exp(own)) + log_prior("normal", own - phi[1], phi[0])
+
+    def describe(self) -> Description:
+        return Description(
+            "own dispersion",
+            "every row has its own dispersion",
+            f"log φ_i ~ N(log {self.family.nuisance[0]}, spread²), y_i ~ p(· | m_i, φ_i)",
+        )
+
+    def difference(self, shared: Mapping[str, float], fitted: Collection[str]) -> str:
+        return f"Rows differ in dispersion: its logarithm is spread with scale {shared['spread']:.3g}."
+
+    @property
+    def boundary_text(self) -> str:
+        return NO_SPREAD.format("dispersions")
+
+    def own_values(
+        self, y: Array, predictor: Array, phi: Sequence[float], posterior_mean: Callable[[], Array]
+    ) -> OwnValues:
+        away = np.reshape(posterior_mean(), -1) - np.log(self.nuisance(phi)[0])
+        return spread_values("normal", away, "log dispersion", float(np.exp(phi[0])))
 
 
 @dataclass(frozen=True)
@@ -173,7 +99,12 @@ class LocalPrecision(Law):
 
     closed: ClassVar[bool] = True
     local: ClassVar[str | None] = "dispersion"
-    at_boundary = "the residuals have no heavier tails than a normal, so the normal model (dof = ∞) is returned."
+    picture: ClassVar[str | None] = "density"
+    limits: ClassVar[Mapping[str, float]] = {"dof": np.inf}
+    caveats: ClassVar[tuple[str, ...]] = (
+        "A law that works row by row on the response does not resist rows with outlying columns (leverage): look at the "
+        "influence of rows, and use an MM-estimator when columns may be wild.",
+    )
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -187,6 +118,50 @@ class LocalPrecision(Law):
 
         return stats.t(shared["dof"], scale=shared["scale"])
 
+    def describe(self) -> Description:
+        symbols = "τ_i ~ Gamma(dof/2, dof·scale²/2), y_i ~ N(m_i, 1/τ_i)"
+        return Description("own precision", "every row has its own dispersion", symbols)
+
+    def difference(self, shared: Mapping[str, float], fitted: Collection[str]) -> str:
+        held = "" if "dof" in fitted else " (held there)"
+        return f"Rows differ in precision: errors are Student t with {shared['dof']:.3g} degrees of freedom{held}."
+
+    @property
+    def boundary_text(self) -> str:
+        return "the residuals have no heavier tails than a normal, so the normal model (dof = ∞) is returned."
+
+    def tail_probabilities(
+        self, y: Array, predictor: Array, shared: Mapping[str, float], cumulative: Callable[[], tuple[Array, Array]]
+    ) -> Array:
+        """By the *core* of the law, a normal with the fitted scale: under the heavy tails hardly anything is surprising."""
+        from scipy.special import ndtr
+
+        return 2.0 * ndtr(-np.abs(y - predictor) / shared["scale"])
+
+    def outlier_rule(self, fdr: float) -> str:
+        return (
+            "Rows are judged by the core of the fitted law, a normal with the fitted scale: under the heavy-tailed law itself "
+            "hardly anything is surprising. With heavy tails this list is long; read it as a ranking."
+        )
+
+    def own_values(
+        self, y: Array, predictor: Array, phi: Sequence[float], posterior_mean: Callable[[], Array]
+    ) -> OwnValues:
+        r"""Relative precisions: :math:`\tau_i s^2 \sim \mathrm{Gamma}(\nu/2, \nu/2)`, found at :math:`(\nu+1)/(\nu+z_i^2)`."""
+        from scipy import stats
+
+        scale, dof = np.exp(phi)
+        found = (dof + 1.0) / (dof + ((y - predictor) / scale) ** 2)
+        return OwnValues(
+            found,
+            stats.gamma(0.5 * dof, scale=2.0 / dof).pdf,
+            low=0.005,
+            high=max(3.0, 1.1 * float(found.max(initial=1.0))),
+            axis="a row's own precision, relative to the common one",
+            prior=f"fitted prior, {dof:.3g} degrees of freedom",
+            unbounded=True,
+        )
+
 
 @dataclass(frozen=True)
 class LocalLabel(Law):
@@ -194,11 +169,26 @@ class LocalLabel(Law):
 
     closed: ClassVar[bool] = True
     local: ClassVar[str | None] = "label"
-    at_boundary = "no share of wrong labels does better than none, so the classical model is returned."
+    picture: ClassVar[str | None] = "doubts"
+    limits: ClassVar[Mapping[str, float]] = {"flip": 0.0}
 
     @property
     def names(self) -> tuple[str, ...]:
         return ("flip",)
+
+    def natural(self, name: str, value: Any, xp: Any = np) -> Any:
+        """Half a logistic curve: more than half of the labels wrong would be the same law with the classes exchanged."""
+        return 0.5 / (1.0 + xp.exp(-value))
+
+    def free(self, name: str, value: float) -> float:
+        return float(np.log(2.0 * value / (1.0 - 2.0 * value)))
+
+    def slope(self, name: str, value: float) -> float:
+        found = float(self.natural(name, value))
+        return found * (1.0 - 2.0 * found)
+
+    def bounds(self, name: str) -> tuple[float, float]:
+        return 0.0, 0.5
 
     def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
         import jax
@@ -207,85 +197,44 @@ class LocalLabel(Law):
         flip = self.natural("flip", phi[0], jnp)
         return jnp.log(flip + (1.0 - 2.0 * flip) * jax.nn.sigmoid((2.0 * row[0] - 1.0) * m))
 
+    def describe(self) -> Description:
+        symbols = "P(y_i = 1) = flip + (1 − 2 flip) · expit(m_i)"
+        return Description("wrong labels", "labels may be wrong", symbols)
 
-@dataclass(frozen=True)
-class Shifted(Law):
-    r"""Every row may be shifted, at a price: :math:`\max_\gamma \log p(y_i \mid m_i + \gamma) - |\gamma|/s`.
-
-    Most shifts are exactly zero. For the normal this is Huber's loss; for others the L1 shift models of She & Owen
-    (2011) and Tibshirani & Manning (2013).
-    """
-
-    closed: ClassVar[bool] = True
-    local: ClassVar[str | None] = "predictor"
+    def difference(self, shared: Mapping[str, float], fitted: Collection[str]) -> str:
+        return f"About {shared['flip']:.1%} of the labels look wrong."
 
     @property
-    def names(self) -> tuple[str, ...]:
-        return ("spread", *self.family.nuisance)
+    def boundary_text(self) -> str:
+        return "no share of wrong labels does better than none, so the classical model is returned."
 
-    def shift(self, row: Any, m: Any, *phi: Any) -> Any:
-        """The row's own shift."""
-        import jax
-        import jax.numpy as jnp
-        from jax import lax
+    def tail_probabilities(
+        self, y: Array, predictor: Array, shared: Mapping[str, float], cumulative: Callable[[], tuple[Array, Array]]
+    ) -> Array:
+        """The probability that the label is right."""
+        from scipy.special import expit
 
-        from robustly.approx.climb import climb, look
+        flip, right = shared["flip"], expit((2.0 * y - 1.0) * predictor)
+        return (1.0 - flip) * right / ((1.0 - flip) * right + flip * (1.0 - right))
 
-        nuisance = self.nuisance_of(phi)
-        density = lambda eta: self.family.log_prob(*row, eta[0], *nuisance)
-        price = jnp.exp(-phi[0])
-        slope = jax.grad(density)(m[None])[0]
-        side = jnp.sign(slope)
-        dear = jnp.abs(slope) <= price
-        # A row that stays where it is climbs a parabola instead, so that no loop waits for it.
-        tilted = lambda eta: jnp.where(dear, -0.5 * (eta[0] - m) ** 2, density(eta) - side * price * (eta[0] - m))
-        top = climb(tilted, m[None], 1)
-        _, rest, curve = look(tilted, top)
-        moved = top + rest / jnp.maximum(-lax.stop_gradient(curve[0]), 1e-300)
-        return jnp.where(dear, 0.0, moved[0] - m)
+    def stand_out(self, tail: Array, fdr: float) -> Array:
+        return np.flatnonzero(tail <= fdr)
 
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
-        import jax.numpy as jnp
-        from jax import lax
+    def outlier_rule(self, fdr: float) -> str:
+        return f"Rows whose label is wrong with probability {1 - fdr:.3g} or more."
 
-        # Held fixed, the shift is right for value and slope (it is at its best); the curvature of a shifted row is 0.
-        shift = lax.stop_gradient(self.shift(row, lax.stop_gradient(m), *(lax.stop_gradient(p) for p in phi)))
-        price = jnp.exp(-phi[0])
-        slope = jnp.sign(shift) * price
-        here = self.family.log_prob(
-            *row, jnp.where(shift == 0, m, lax.stop_gradient(m) + shift), *self.nuisance_of(phi)
-        )
-        return here - jnp.abs(shift) * price + jnp.where(shift == 0, 0.0, slope * (m - lax.stop_gradient(m)))
+    def at_rate(self, fdr: float) -> str:
+        return f"with probability 1 − {fdr:g}"
 
-
-def log_prior(kind: str, away: Any, log_scale: Any, log_dof: Any = None) -> Any:
-    """Log density of a row's own value at a distance from its centre."""
-    import jax.numpy as jnp
-
-    if kind == "normal":
-        return -0.5 * (away * jnp.exp(-log_scale)) ** 2 - log_scale - 0.5 * LOG_2PI
-    if kind == "laplace":
-        return -jnp.abs(away) * jnp.exp(-log_scale) - log_scale - float(np.log(2.0))
-    return log_student_t(away, log_scale, log_dof) - 0.5 * LOG_2PI
-
-
-def log_student_t(away: Any, log_scale: Any, log_dof: Any) -> Any:
-    """Student's t, up to the constant of the normal."""
-    import jax.numpy as jnp
-    from jax.scipy.special import gammaln
-
-    half = 0.5 * jnp.exp(log_dof)
-    # The two gamma functions cancel almost entirely when the law is nearly normal.
-    some = jnp.minimum(half, 1e4)
-    exact = gammaln(some + 0.5) - gammaln(some) - 0.5 * jnp.log(some)
-    constant = jnp.where(half < 1e4, exact, -0.125 / half) - log_scale
-    return constant - (half + 0.5) * jnp.log1p((away * jnp.exp(-log_scale)) ** 2 / (2.0 * half))
+    @property
+    def picture_caption(self) -> str:
+        return "The fitted share of wrong labels, and how doubtful each row is."
 
 
 def law_of(family: Family, local: str | None, prior: str = "normal", solver: str = "newton") -> Law:
     """The law asked for, or an explanation why there is none."""
     if prior not in PRIORS:
-        raise ModelError(f'prior takes "normal", "laplace" or "student_t"; {prior!r} came.')
+        raise ModelError(f'prior takes "normal", "laplace" or "student_t"; got {prior!r}.')
     if local is None:
         return Classical(family)
     if local == "predictor":
@@ -309,4 +258,9 @@ def law_of(family: Family, local: str | None, prior: str = "normal", solver: str
         if not isinstance(family, Bernoulli | Binomial):
             raise ModelError(f'local="label" is for 0/1 responses; the family is {family}. Choose family="bernoulli".')
         return LocalLabel(family)
-    raise ModelError(f'local takes "predictor", "dispersion", "label" or None; {local!r} came.')
+    raise ModelError(f'local takes "predictor", "dispersion", "label" or None; got {local!r}.')
+
+
+def law_asked(family: Family, asked: Mapping[str, Any]) -> Law:
+    """The law that a fit was asked for; at a boundary the fitted one is the classical one instead."""
+    return law_of(family, asked.get("local"), asked.get("prior", "normal"))

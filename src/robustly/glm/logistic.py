@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from robustly.errors import DataError, names
-from robustly.glm.base import GLMEstimator, of_kind, refuse_no_response, refuse_texts
+from robustly.glm.base import GLMEstimator, of_kind, refuse_no_response, refuse_text_columns
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 
@@ -85,7 +85,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
     ) -> Any:
         """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`."""
         refuse_no_response(y)
-        refuse_texts(X)
+        refuse_text_columns(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
         y = np.asarray(y)
         counted = trials is not None or (y.ndim == 2 and y.shape[1] == 2)

@@ -30,7 +30,7 @@ def draw_posterior(
 
     def log_prior(vector: Any) -> Any:
         u, values = vector[: design.size], vector[design.size :]
-        shared = sum(log_prior_of(name, value, plan.hyperprior) for name, value in zip(names, values))
+        shared = sum(log_hyperprior(name, value, plan.hyperprior) for name, value in zip(names, values))
         return shared - 0.5 * u @ penalty @ u
 
     covariance = np.linalg.pinv(-found.optimum.curve)
@@ -39,7 +39,7 @@ def draw_posterior(
     )
 
 
-def log_prior_of(name: str, value: Any, hyperprior: Any) -> Any:
+def log_hyperprior(name: str, value: Any, hyperprior: Any) -> Any:
     """The log density of a shared number's prior on the scale that is searched."""
     if name == "flip":
         return jax.nn.log_sigmoid(value) + jax.nn.log_sigmoid(-value)

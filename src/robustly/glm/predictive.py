@@ -111,7 +111,7 @@ class GLMPredictive:
             own = np.exp(2.0 * self.m) * (second - first**2)
             square = np.exp(2.0 * self.m) * second
             if isinstance(self.family, Gamma):
-                inner = square / self.family._shape(self.nuisance)
+                inner = square / self.family.shape_of(self.nuisance)
             elif isinstance(self.family, NegativeBinomial):
                 inner = mean + square / self.nuisance[0]
             else:
@@ -213,7 +213,7 @@ class GLMPredictive:
         """Quantiles by row; a sequence of levels gives a last axis. Of counts, the least that reaches it."""
         levels = np.atleast_1d(np.asarray(level, dtype=float))
         if np.any((levels <= 0) | (levels >= 1)):
-            raise ModelError(f"a quantile's level lies between 0 and 1; {level} came.")
+            raise ModelError(f"a quantile's level lies between 0 and 1; got {level}.")
         found = np.stack([self._quantile(float(one)) for one in levels], axis=-1)
         return found[..., 0] if np.ndim(level) == 0 else found
 

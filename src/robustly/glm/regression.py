@@ -47,6 +47,8 @@ class Plan:
     """Fewer points a row, which is enough for a start."""
     extra_ridge: float = 0.0
     """A pull of the coefficients of standardised columns to zero."""
+    known: Found | None = None
+    """The classical fit of these rows, where it was made before: a search that starts from it need not fit it again."""
 
 
 Climb = Callable[[EvidenceProblem, np.ndarray], Found]

@@ -232,7 +232,7 @@ class GLMFit(Fit):
         matrix = np.asarray(matrix, dtype=float) if not hasattr(matrix, "tocsr") else matrix
         wanted = len(self.terms) - int(self.fitted.intercept)
         if matrix.ndim != 2 or matrix.shape[1] != wanted:
-            raise DataError(f"the model was fitted with {wanted} columns; an array of shape {matrix.shape} came.")
+            raise DataError(f"the model was fitted with {wanted} columns; got an array of shape {matrix.shape}.")
         m = self.fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
         return GLMPredictive(self.fitted, m, counted)

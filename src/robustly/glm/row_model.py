@@ -48,7 +48,7 @@ def row_model(law: Law) -> RowModel:
             **shared,
         )
     kind = law.prior
-    likelihood = lambda own, theta, row: family.log_prob(*row, own, *law.nuisance_of(values(theta)[1:]))
+    likelihood = lambda own, theta, row: family.log_prob(*row, own, *law.traced_nuisance(values(theta)[1:]))
     prior = lambda own, theta, row: log_prior(kind, own - theta["predictor"], theta["spread"], theta.get("dof"))
     if kind == "normal":
         guess = lambda rows, numbers: _normal_guess(law, rows, numbers)

@@ -16,7 +16,7 @@ from robustly.fit.newton import maximize
 from robustly.fit.passes import pairs
 from robustly.fit.problem import Found
 from robustly.glm.edges import plan_of
-from robustly.glm.local import Law, LocalLabel, LocalPrecision, Noiseless
+from robustly.glm.local import Law, Noiseless
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
@@ -143,20 +143,9 @@ class GLMSource:
         return shrunk**2 * spread[:, 0, 0] / self.design.size
 
     def tail_probabilities(self) -> np.ndarray:
-        """Two-sided: twice the smaller of P(Y ≤ y) and P(Y ≥ y), by row."""
-        law, y = self.law, self.design.y
-        if isinstance(law, LocalPrecision):
-            from scipy.special import ndtr
-
-            return 2.0 * ndtr(-np.abs(y - self.predictor) / np.exp(self.phi[0]))
-        fitted = fitted_of(self.found)
-        if isinstance(law, LocalLabel):
-            from scipy.special import expit
-
-            flip, right = fitted.shared["flip"], expit((2.0 * y - 1.0) * self.predictor)
-            return (1.0 - flip) * right / ((1.0 - flip) * right + flip * (1.0 - right))
-        strictly, below = self.cumulative
-        return np.minimum(1.0, 2.0 * np.minimum(below, 1.0 - strictly))
+        """How improbable each row is, by the rule of its law."""
+        shared = fitted_of(self.found).shared
+        return self.law.tail_probabilities(self.design.y, self.predictor, shared, lambda: self.cumulative)
 
     @cached_property
     def cumulative(self) -> tuple[np.ndarray, np.ndarray]:

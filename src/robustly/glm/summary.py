@@ -7,14 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from robustly.glm.local import law_asked
 from robustly.report.summary import Summary
-
-LOCAL = {
-    "predictor": "every row has its own predictor",
-    "dispersion": "every row has its own dispersion",
-    "label": "labels may be wrong",
-    None: "nothing (classical model)",
-}
 
 
 def summarize_glm(fit: Any, kind: str = "information") -> Summary:
@@ -37,10 +31,9 @@ def summarize_glm(fit: Any, kind: str = "information") -> Summary:
         },
         index=pd.Index(fit.labels, name="term"),
     )
-    local = fit.asked.get("local")
     heading = {
         "family": repr(fit.fitted.family),
-        "local": LOCAL[local] + (f" ({fit.asked['prior']} prior)" if local == "predictor" else ""),
+        "local": law_asked(fit.fitted.family, fit.asked).describe().local,
         "rows": f"{len(fit.weight)}",
         "log likelihood": f"{fit.log_likelihood:.4f}",
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",

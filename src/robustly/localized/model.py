@@ -157,10 +157,10 @@ class Localized:
         options["approx"] = options.get("approx") or self.approx
         method = options.setdefault("method", "direct")
         if method not in ("direct", "em"):
-            raise ModelError(f'method is "direct" or "em"; "{method}" came.')
+            raise ModelError(f'method is "direct" or "em"; got "{method}".')
         if options["approx"] is not None and not isinstance(options["approx"], Approximation):
             raise ModelError(
-                f"approx takes an object such as rb.Quadrature(21) or rb.Laplace(); {options['approx']!r} came."
+                f"approx takes an object such as rb.Quadrature(21) or rb.Laplace(); got {options['approx']!r}."
             )
         return options
 
@@ -172,7 +172,7 @@ class Localized:
     def _program(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
         """The program read for this kind of call; reading and checking is done once for each kind."""
         for known in self._programs:
-            if _same_kind(known[0], arguments):
+            if same_kind(known[0], arguments):
                 return known
         _refuse_unusable(arguments)
         program = Program(self.request, arguments)
@@ -220,7 +220,7 @@ def _refuse_unusable(arguments: Arguments) -> None:
         make_rows([leaf], [label])
 
 
-def _same_kind(program: Program, arguments: Arguments, values: bool = True) -> bool:
+def same_kind(program: Program, arguments: Arguments, values: bool = True) -> bool:
     """Whether a call differs from one already read only in the values and the number of its rows.
 
     Without `values`, arrays that are not rows are compared by shape alone: under ``jit`` their values are not known.

@@ -22,7 +22,7 @@ from robustly.errors import DataError, ModelError, names
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.hyper import core
 from robustly.model.program.read import Program
-from robustly.model.program.trace import neutral_value, run, site_log_prob
+from robustly.model.program.trace import neutral_value, run_program, site_log_prob
 from robustly.rows.arrays import ArrayRows, make_rows
 
 LINE_POINTS = 121
@@ -91,7 +91,7 @@ class Predictor:
 
                 return keep
 
-            values = {**self.program._everything(local, theta, z), **{name: catch(name) for name in self.sites}}
+            values = {**self.program.all_values(local, theta, z), **{name: catch(name) for name in self.sites}}
             trace = self._trace(row, values, theta)
             chance = sum((site_log_prob(trace[name]) for name in self.program.sites.discrete), jnp.zeros(()))
             return ask(caught[site]), chance
@@ -115,7 +115,7 @@ class Predictor:
         def prior(u: Any) -> Any:
             local, volume = self.model.local(u, theta, row)
             values = {
-                **self.program._everything(local, theta, None),
+                **self.program.all_values(local, theta, None),
                 **{name: self.program.trace[name]["value"] for name in self.sites},
             }
             trace = self._trace(row, values, theta)
@@ -146,7 +146,9 @@ class Predictor:
         """Mean and standard deviation of every new row."""
 
         def one(row: Any) -> dict[str, Any]:
-            (mean, variance), share = self._components(row, lambda d: (_flat(d.mean), _flat(d.variance)))
+            (mean, variance), share = self._components(
+                row, lambda d: (_without_row_axis(d.mean), _without_row_axis(d.variance))
+            )
             centre = jnp.einsum("k,k...->...", share, mean)
             spread = jnp.einsum("k,k...->...", share, variance + (mean - centre) ** 2)
             return {"mean": centre, "sd": jnp.sqrt(spread)}
@@ -238,7 +240,7 @@ def without_observations(program: Program, arguments: Arguments) -> tuple[tuple[
         for name in chosen:
             trial.arguments[name] = None
         try:
-            trace = run(program.request.model, trial.args, trial.kwargs, key=jax.random.key(0))
+            trace = run_program(program.request.model, trial.args, trial.kwargs, key=jax.random.key(0))
         except Exception:
             continue
         if not any(trace[name]["is_observed"] for name in program.sites.observed if name in trace):
@@ -273,7 +275,7 @@ def _one_number(found: Any) -> Any:
     return found.reshape(())
 
 
-def _flat(value: Any) -> Any:
+def _without_row_axis(value: Any) -> Any:
     """A row's component without its leading axis of one row."""
     value = jnp.asarray(value, dtype=float)
     return value[0] if value.ndim and value.shape[0] == 1 else value

@@ -30,7 +30,7 @@ def as_numpyro(owner: Localized) -> Callable[..., None]:
 
     def program(*args: Any, **kwargs: Any) -> None:
         arguments = read_arguments(owner.request.model, args, kwargs)
-        read = _read(owner, arguments)
+        read = _read_program(owner, arguments)
         theta = {**_draw_shared(read), **_draw_hyperparameters(read)}
         rows = tuple(jnp.asarray(leaf) for leaf, row in zip(arguments.leaves, read.is_row) if row)
         size = rows[0].shape[0]
@@ -39,7 +39,7 @@ def as_numpyro(owner: Localized) -> Callable[..., None]:
 
         def one(row: Any, value: Any) -> Any:
             here = None if not read.sites.local else value
-            extra = jnp.zeros(()) if _is_plain(read) else read._log_prior(here, theta, row)
+            extra = jnp.zeros(()) if _is_plain(read) else read.log_prior(here, theta, row)
             if model.latents is None:
                 return extra + model.log_likelihood(here, theta, row)
             each = jax.vmap(lambda z: model.log_likelihood(here, theta, row, z))(jnp.asarray(model.latents))
@@ -52,12 +52,12 @@ def as_numpyro(owner: Localized) -> Callable[..., None]:
     return program
 
 
-def _read(owner: Localized, arguments: Arguments) -> Program:
+def _read_program(owner: Localized, arguments: Arguments) -> Program:
     """The program behind the call: one that was read before, or read now, under ``jit`` with stand-ins for the data."""
-    from robustly.localized.model import _same_kind
+    from robustly.localized.model import same_kind
 
     for known in (*(program for program, _, _ in owner._programs), *owner.stand_ins):
-        if _same_kind(known, arguments, values=False):
+        if same_kind(known, arguments, values=False):
             return known
     with jax.ensure_compile_time_eval(), double_precision():
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in arguments.leaves):
@@ -93,7 +93,7 @@ def _draw_shared(read: Program) -> dict[str, Any]:
                 name, site["value"], constraint=site["kwargs"].get("constraint", dist.constraints.real)
             )
             continue
-        rest = read._values((*read.sites.local, *read.sites.discrete, *read.sites.filled))
+        rest = read.site_values((*read.sites.local, *read.sites.discrete, *read.sites.filled))
         traced = read.trace_row(read.first_row, {**rest, **drawn})
         drawn[name] = numpyro.sample(name, traced[name]["fn"])
     return drawn
@@ -113,7 +113,7 @@ def _draw_locals(read: Program, theta: Any, size: int) -> Any:
     if not read.sites.local:
         return jnp.zeros(size)
     if _is_plain(read):
-        prior = read._prior(theta, read.first_row)
+        prior = read.prior(theta, read.first_row)
         with numpyro.plate("rows_plate", size):
             return numpyro.sample(read.sites.local[0], prior)
     values = {}

@@ -13,9 +13,9 @@ from robustly.mixture import covariance
 from robustly.mixture.ecm import Rules
 from robustly.mixture.fitted import FittedMixture
 from robustly.mixture.passes import collect, on_one_thread
-from robustly.mixture.settings import check_settings, floor_of, read_prior
+from robustly.mixture.settings import check_mixture_settings, floor_of, read_prior
 from robustly.mixture.start import body, make_start
-from robustly.mixture.variational import Belief, Posterior, climb, covariances, expected_weights
+from robustly.mixture.variational import Belief, ParameterBelief, covariances, expected_weights, raise_bound
 
 START_DOF = 5.0
 
@@ -119,7 +119,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
     @on_one_thread
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit to rows `X` (n, d); `y` is not looked at."""
-        check_settings(self)
+        check_mixture_settings(self)
         rows = self._read(X, reset=True)
         if len(rows) < self.n_components:
             raise DataError(
@@ -141,7 +141,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
             start = make_start(rows, self.n_components, self.init_params, rules, random, {}, dof)
             first = collect(rows, start.kernel, fit_dof=False)
             size = self.n_components
-            held = Posterior(
+            held = ParameterBelief(
                 np.ones((2 if prior.process else 1, size)),
                 start.means,
                 np.ones(size),
@@ -149,7 +149,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
                 prior.shape,
                 start.dofs,
             )
-            found = climb(rows, prior, first, held, self.tol, self.max_iter, self._report)
+            found = raise_bound(rows, prior, first, held, self.tol, self.max_iter, self._report)
             if best is None or found.bound > best.bound:
                 best = found
         assert best is not None

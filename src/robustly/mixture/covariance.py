@@ -50,14 +50,14 @@ def factor(kind: str, covariances: np.ndarray) -> np.ndarray:
     try:
         lower = np.linalg.cholesky(stack)
     except np.linalg.LinAlgError as error:
-        raise _collapsed(next(k for k, matrix in enumerate(stack) if not _is_positive(matrix))) from error
+        raise _collapsed(next(k for k, matrix in enumerate(stack) if not _has_factor(matrix))) from error
     if not np.isfinite(lower).all():
         raise _collapsed(int(np.argmax(~np.isfinite(lower).all(axis=(1, 2)))))
     found = np.swapaxes(_inverse(lower), 1, 2)
     return found if kind == "full" else found[0]
 
 
-def _is_positive(matrix: np.ndarray) -> bool:
+def _has_factor(matrix: np.ndarray) -> bool:
     try:
         return bool(np.isfinite(np.linalg.cholesky(matrix)).all())
     except np.linalg.LinAlgError:
@@ -93,7 +93,7 @@ def whitener(kind: str, factors: np.ndarray, size: int, dim: int) -> np.ndarray:
     return factors
 
 
-def half_log_det(white: np.ndarray) -> np.ndarray:
+def log_det_factors(white: np.ndarray) -> np.ndarray:
     """log |U_k|: minus half the log determinant of each covariance."""
     diagonal = np.diagonal(white, axis1=1, axis2=2) if white.ndim == 3 else white
     return np.log(diagonal).sum(axis=1)

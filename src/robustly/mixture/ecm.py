@@ -23,7 +23,7 @@ import numpy as np
 from scipy.special import digamma, polygamma
 
 from robustly.mixture import covariance
-from robustly.mixture.passes import Kernel, Statistics, collect
+from robustly.mixture.passes import Densities, MixtureSums, collect
 
 LEAST_DOF, LARGEST_DOF = 0.1, 1000.0
 # What scikit-learn adds to the rows of a component, so that an empty one divides by something.
@@ -42,11 +42,11 @@ class Components:
     dofs: np.ndarray
 
     @property
-    def kernel(self) -> Kernel:
+    def kernel(self) -> Densities:
         size, dim = self.means.shape
         white = covariance.whitener(self.kind, self.factors, size, dim)
         with np.errstate(divide="ignore"):
-            return Kernel(np.log(self.weights), self.means, white, self.dofs)
+            return Densities(np.log(self.weights), self.means, white, self.dofs)
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ class Run:
         return len(self.history)
 
 
-def run(X: np.ndarray, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None) -> Run:
+def run_ecm(X: np.ndarray, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None) -> Run:
     """Climb from `start` until the mean log-likelihood moves by less than ``rules.tol``."""
     n, held = len(X), start
     seen = collect(X, held.kernel, fit_dof=rules.fit_dof)
     history: list[float] = []
     converged = False
     for step in range(1, rules.max_iter + 1):
-        ahead = update(held, seen, n, rules, quick=True)
+        ahead = update_components(held, seen, n, rules, quick=True)
         there = collect(X, ahead.kernel, fit_dof=rules.fit_dof)
         if rules.fit_dof and not there.log_likelihood >= seen.log_likelihood:
-            ahead = update(held, seen, n, rules, quick=False)
+            ahead = update_components(held, seen, n, rules, quick=False)
             there = collect(X, ahead.kernel, fit_dof=rules.fit_dof)
         change = (there.log_likelihood - seen.log_likelihood) / n
         held, seen = ahead, there
@@ -107,7 +107,7 @@ def run(X: np.ndarray, start: Components, rules: Rules, report: Callable[[int, f
     return Run(held, seen.log_likelihood / n, history, converged)
 
 
-def update(held: Components, seen: Statistics, n: int, rules: Rules, *, quick: bool) -> Components:
+def update_components(held: Components, seen: MixtureSums, n: int, rules: Rules, *, quick: bool) -> Components:
     """The components after one step: the `quick` one, or plain EM's, which is sure."""
     mass, weight = seen.mass + EMPTY, seen.weight + EMPTY
     shift = seen.first / weight[:, None]
@@ -132,7 +132,7 @@ def update(held: Components, seen: Statistics, n: int, rules: Rules, *, quick: b
     )
 
 
-def newton_dofs(dofs: np.ndarray, seen: Statistics, tied: bool) -> np.ndarray:
+def newton_dofs(dofs: np.ndarray, seen: MixtureSums, tied: bool) -> np.ndarray:
     """A Newton step in log ν on the log-likelihood, of at most a factor e; past the range, the normal, which stays."""
     slope, curve = seen.slope, seen.curve[:-1]
     if tied:
@@ -147,7 +147,7 @@ def newton_dofs(dofs: np.ndarray, seen: Statistics, tied: bool) -> np.ndarray:
     return np.where(finite & (moved <= LARGEST_DOF), moved, np.inf)
 
 
-def em_dofs(dofs: np.ndarray, seen: Statistics, tied: bool) -> np.ndarray:
+def em_dofs(dofs: np.ndarray, seen: MixtureSums, tied: bool) -> np.ndarray:
     r"""EM's step: the root of :math:`\log\frac\nu2 - \psi(\frac\nu2) = \log\frac{\nu'}2 - \psi(\frac{\nu'}2) - 2g`.
 
     Here :math:`g` is the mean slope of the log-likelihood at the current :math:`\nu'`, by Fisher's identity that of
@@ -174,7 +174,7 @@ def em_dofs(dofs: np.ndarray, seen: Statistics, tied: bool) -> np.ndarray:
     return found
 
 
-def _release(held: Components, seen: Statistics, rules: Rules) -> Components | None:
+def _release(held: Components, seen: MixtureSums, rules: Rules) -> Components | None:
     """Components that ended as normals although the rows would have heavier tails, with ν back in range; or None."""
     if not rules.fit_dof:
         return None

@@ -10,10 +10,10 @@ from sklearn.utils import check_random_state
 
 from robustly.errors import ConvergenceWarning, DataError
 from robustly.mixture import covariance
-from robustly.mixture.ecm import Components, Rules, Run, run
+from robustly.mixture.ecm import Components, Rules, Run, run_ecm
 from robustly.mixture.fitted import FittedMixture
 from robustly.mixture.passes import on_one_thread
-from robustly.mixture.settings import check_given, check_settings, floor_of
+from robustly.mixture.settings import check_given, check_mixture_settings, floor_of
 from robustly.mixture.start import body, is_sound, make_start
 
 START_DOF = 5.0
@@ -119,7 +119,7 @@ class RobustGaussianMixture(FittedMixture):
     @on_one_thread
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit to rows `X` (n, d); `y` is not looked at."""
-        check_settings(self)
+        check_mixture_settings(self)
         rows = self._read(X, reset=True)
         if len(rows) < self.n_components:
             raise DataError(
@@ -134,7 +134,7 @@ class RobustGaussianMixture(FittedMixture):
             tol=self.tol,
             max_iter=self.max_iter,
         )
-        runs = [run(rows, start, rules, self._report) for start in self._starts(rows, rules)]
+        runs = [run_ecm(rows, start, rules, self._report) for start in self._starts(rows, rules)]
         everyone = body(rows, rules) if self.init_params == "robust" and len(runs) > 1 else None
         sound = [everyone is None or is_sound(found.components, everyone, len(rows)) for found in runs]
         self._keep(rows, max(zip(sound, runs), key=lambda pair: (pair[0], pair[1].log_likelihood))[1])

@@ -14,8 +14,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.mixture import covariance
-from robustly.mixture.passes import Kernel, RowsSeen, distances_to_own, log_densities, see, shares
-from robustly.mixture.settings import check_settings
+from robustly.mixture.passes import Densities, RowsSeen, distances_to_own, log_densities, see, shares
+from robustly.mixture.settings import check_mixture_settings
 from robustly.result import persist
 from robustly.result.outliers import benjamini_hochberg
 
@@ -50,15 +50,15 @@ class FittedMixture(DensityMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable component of every row."""
-        return see(self._read_new(X), self._kernel()).label
+        return see(read_new_rows(self, X), self._kernel()).label
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """The probability of every component for every row, (n, K)."""
-        return shares(log_densities(self._read_new(X), self._kernel()).T)[1].T
+        return shares(log_densities(read_new_rows(self, X), self._kernel()).T)[1].T
 
     def score_samples(self, X: Any) -> np.ndarray:
         """Log density of every row."""
-        return see(self._read_new(X), self._kernel()).evidence
+        return see(read_new_rows(self, X), self._kernel()).evidence
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log density of the rows."""
@@ -74,7 +74,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
         A core is a normal with the component's mean and its scale matrix times `core_spread_`, chosen so that half of
         the component's rows lie within the normal's median distance: the tails have no say in it.
         """
-        return self._tails(see(self._read_new(X), self._kernel(), self.core_spread_))
+        return self._tails(see(read_new_rows(self, X), self._kernel(), self.core_spread_))
 
     def outliers(self, fdr: float | None = None, level: float | None = None, *, X: Any = None) -> np.ndarray:
         """Rows that do not belong, farthest first: of the fitted data, or of `X`.
@@ -95,14 +95,14 @@ class FittedMixture(DensityMixin, BaseEstimator):
         elif 0 < level < 1:
             chosen = np.flatnonzero(tail < level)
         else:
-            raise ModelError(f"level is a probability between 0 and 1; {level} came.")
+            raise ModelError(f"level is a probability between 0 and 1; got {level}.")
         return chosen[np.lexsort((-surprise[chosen], tail[chosen]))]
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """New rows and the components they came from, component by component."""
         self._check_fitted()
         if n_samples < 1:
-            raise ModelError(f"sample() needs n_samples of 1 or more; {n_samples} came.")
+            raise ModelError(f"sample() needs n_samples of 1 or more; got {n_samples}.")
         random = check_random_state(self.random_state)
         counts = random.multinomial(n_samples, self.weights_)
         size, dim = self.means_.shape
@@ -120,12 +120,12 @@ class FittedMixture(DensityMixin, BaseEstimator):
 
     # ------------------------------------------------------------------ reading and keeping
 
-    def _kernel(self) -> Kernel:
+    def _kernel(self) -> Densities:
         """The predictive density of the fitted components."""
         size, dim = self.means_.shape
         white = covariance.whitener(self.covariance_type, self.precisions_cholesky_, size, dim)
         with np.errstate(divide="ignore"):
-            return Kernel(np.log(self.weights_), self.means_, white, self.dofs_)
+            return Densities(np.log(self.weights_), self.means_, white, self.dofs_)
 
     def _read(self, X: Any, *, reset: bool) -> np.ndarray:
         matrix = validate_data(self, X, dtype=np.float64, reset=reset, order="C")
@@ -137,10 +137,6 @@ class FittedMixture(DensityMixin, BaseEstimator):
                 "the columns by a common scale first."
             )
         return matrix
-
-    def _read_new(self, X: Any) -> np.ndarray:
-        self._check_fitted()
-        return self._read(X, reset=False)
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, "weights_")
@@ -179,7 +175,13 @@ class FittedMixture(DensityMixin, BaseEstimator):
         return persist.write(path, "mixture", meta, arrays)
 
 
-def core_spread(X: np.ndarray, kernel: Kernel) -> np.ndarray:
+def read_new_rows(model: FittedMixture, X: Any) -> np.ndarray:
+    """New rows of a fitted mixture, checked against the columns it was fitted to."""
+    model._check_fitted()
+    return model._read(X, reset=False)
+
+
+def core_spread(X: np.ndarray, kernel: Densities) -> np.ndarray:
     r"""By how much the normal core of each component is wider than its scale matrix.
 
     Half of the rows that belong to a component lie within the median of :math:`\chi^2_d`; outliers among them make the
@@ -199,13 +201,12 @@ def core_spread(X: np.ndarray, kernel: Kernel) -> np.ndarray:
 
 def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> FittedMixture:
     """Rebuild a saved mixture."""
-    from robustly import mixture
-
-    known = {made.__name__: made for made in (mixture.RobustGaussianMixture, mixture.BayesianRobustGaussianMixture)}
+    home = __name__.rpartition(".")[0]
+    known = {made.__name__: made for made in FittedMixture.__subclasses__() if made.__module__.startswith(f"{home}.")}
     if meta["class"] not in known:
         raise PersistError(f"the file holds a {meta['class']}, which this robustly does not know. Upgrade robustly.")
     model = known[meta["class"]](**meta["parameters"])
-    check_settings(model)
+    check_mixture_settings(model)
     for name, value in {**meta["values"], **arrays}.items():
         if hasattr(type(model), name):
             raise PersistError(f"the file holds a value called {name}, which is no fitted value of a mixture.")

@@ -25,7 +25,7 @@ import numpy as np
 from scipy.special import digamma, gammaln, polygamma
 from threadpoolctl import ThreadpoolController
 
-from robustly.mixture.covariance import half_log_det
+from robustly.mixture.covariance import log_det_factors
 
 BLOCK_NUMBERS = 1 << 18
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -53,7 +53,7 @@ def on_one_thread(function: F) -> F:
 
 
 @dataclass(frozen=True)
-class Kernel:
+class Densities:
     """What a row's log density under each component is computed from."""
 
     log_weights: np.ndarray
@@ -69,7 +69,7 @@ class Kernel:
     def constants(self) -> np.ndarray:
         """Log density of each component where the distance is zero, weight included."""
         dim = self.means.shape[1]
-        return self.log_weights + half_log_det(self.white) + self.shift + log_start(self.dofs, dim)
+        return self.log_weights + log_det_factors(self.white) + self.shift + log_start(self.dofs, dim)
 
 
 def log_start(dofs: np.ndarray, dim: int) -> np.ndarray:
@@ -82,7 +82,7 @@ def log_start(dofs: np.ndarray, dim: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Statistics:
+class MixtureSums:
     """Sums over rows. Moments are about the components' current means, where nothing cancels."""
 
     log_likelihood: float
@@ -99,14 +99,14 @@ class Statistics:
     curve: np.ndarray
     """Second derivatives in ν (K,); its last entry, K + 1 in all, is the one for a ν that all components share."""
 
-    def __add__(self, other: Statistics) -> Statistics:
-        return Statistics(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+    def __add__(self, other: MixtureSums) -> MixtureSums:
+        return MixtureSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 class Pass:
     """A kernel laid out over blocks: distances and log densities of a block at a time."""
 
-    def __init__(self, kernel: Kernel, rows: int) -> None:
+    def __init__(self, kernel: Densities, rows: int) -> None:
         self.kernel = kernel
         size, dim = kernel.means.shape
         self.dim = dim
@@ -163,19 +163,19 @@ def shares(density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return top + np.log(total), density
 
 
-def collect(X: np.ndarray, kernel: Kernel, *, fit_dof: bool) -> Statistics:
+def collect(X: np.ndarray, kernel: Densities, *, fit_dof: bool) -> MixtureSums:
     """All sums that one step of the fit needs."""
     over = Pass(kernel, len(X))
     rates = DofRates(kernel.dofs, over.dim) if fit_dof else None
-    total: Statistics | None = None
+    total: MixtureSums | None = None
     for _, columns in over.blocks(X):
-        found = _block(over, columns, rates)
+        found = _sum_block(over, columns, rates)
         total = found if total is None else total + found
     assert total is not None
     return total
 
 
-def _block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> Statistics:
+def _sum_block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> MixtureSums:
     density, distance, logs = over.look(columns)
     evidence, share = shares(density)
     size, dim = over.kernel.means.shape
@@ -200,7 +200,7 @@ def _block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> Statistic
     slope, curve = np.zeros(size), np.zeros(size + 1)
     if rates is not None:
         slope, curve = rates.sums(share, distance, logs, pull)
-    return Statistics(float(evidence.sum()), share.sum(axis=1), weight.sum(axis=1), first, scatter, slope, curve)
+    return MixtureSums(float(evidence.sum()), share.sum(axis=1), weight.sum(axis=1), first, scatter, slope, curve)
 
 
 class DofRates:
@@ -255,7 +255,7 @@ class RowsSeen:
 
 
 @on_one_thread
-def see(X: np.ndarray, kernel: Kernel, spread: np.ndarray | None = None) -> RowsSeen:
+def see(X: np.ndarray, kernel: Densities, spread: np.ndarray | None = None) -> RowsSeen:
     """Evidence, label and least distance of every row; distances from component k are divided by ``spread[k]``."""
     over = Pass(kernel, len(X))
     found = RowsSeen(np.empty(len(X)), np.empty(len(X)), np.empty(len(X), dtype=np.int64))
@@ -269,7 +269,7 @@ def see(X: np.ndarray, kernel: Kernel, spread: np.ndarray | None = None) -> Rows
 
 
 @on_one_thread
-def distances_to_own(X: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, np.ndarray]:
+def distances_to_own(X: np.ndarray, kernel: Densities) -> tuple[np.ndarray, np.ndarray]:
     """The most probable component of each row and the squared distance from it."""
     over = Pass(kernel, len(X))
     label, own = np.empty(len(X), dtype=np.int64), np.empty(len(X))
@@ -281,7 +281,7 @@ def distances_to_own(X: np.ndarray, kernel: Kernel) -> tuple[np.ndarray, np.ndar
 
 
 @on_one_thread
-def log_densities(X: np.ndarray, kernel: Kernel) -> np.ndarray:
+def log_densities(X: np.ndarray, kernel: Densities) -> np.ndarray:
     """Log density of every row under every component, weights included, (n, K)."""
     over = Pass(kernel, len(X))
     found = np.empty((len(X), len(kernel.means)))

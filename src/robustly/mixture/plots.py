@@ -12,7 +12,7 @@ from sklearn.base import clone
 from robustly.errors import DataError
 from robustly.mixture import covariance
 from robustly.mixture.estimator import RobustGaussianMixture
-from robustly.mixture.fitted import FittedMixture
+from robustly.mixture.fitted import FittedMixture, read_new_rows
 
 COLOURS = ("#4C72B0", "#DD8452", "#55A868", "#8172B3", "#937860", "#DA8BC3", "#64B5CD", "#CCB974")
 OUTLIER = "#C44E52"
@@ -36,7 +36,7 @@ def plot_mixture(
     from matplotlib.figure import Figure
     from matplotlib.patches import Ellipse
 
-    rows = model._read_new(X)
+    rows = read_new_rows(model, X)
     size, dim = model.means_.shape
     if dim < 2 or len(set(columns)) != 2 or not all(0 <= c < dim for c in columns):
         raise DataError(f"columns={columns!r} are not two different ones of the {dim} columns, which count from 0.")
@@ -61,12 +61,12 @@ def plot_mixture(
         dof = model.dofs_[k]
         tails = "normal" if np.isinf(dof) else f"ν = {dof:.3g}"
         for level in levels:
-            reach = 2.0 * np.sqrt(stats.chi2(2).ppf(level))
+            diameter = 2.0 * np.sqrt(stats.chi2(2).ppf(level))
             axis.add_patch(
                 Ellipse(
                     tuple(model.means_[k][pair]),
-                    reach * np.sqrt(values[1]),
-                    reach * np.sqrt(values[0]),
+                    diameter * np.sqrt(values[1]),
+                    diameter * np.sqrt(values[0]),
                     angle=tilt,
                     fill=False,
                     color=colour,

@@ -16,25 +16,25 @@ from robustly.mixture.variational import Prior
 RELATIVE_FLOOR = 1e-6
 
 
-def check_settings(model: Any) -> None:
+def check_mixture_settings(model: Any) -> None:
     """Raise a ModelError for a setting that cannot be followed."""
     for name, least in (("n_components", 1), ("max_iter", 0), ("n_init", 1), ("verbose_interval", 1)):
         value = getattr(model, name)
         if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise ModelError(f"{name} is a whole number of {least} or more; {value!r} came.")
+            raise ModelError(f"{name} is a whole number of {least} or more; got {value!r}.")
     if model.covariance_type not in KINDS:
-        raise ModelError(f"covariance_type is one of {', '.join(KINDS)}; {model.covariance_type!r} came.")
+        raise ModelError(f"covariance_type is one of {', '.join(KINDS)}; got {model.covariance_type!r}.")
     if model.init_params not in STARTS:
-        raise ModelError(f"init_params is one of {', '.join(STARTS)}; {model.init_params!r} came.")
-    if not _number(model.tol) or not 0 <= model.tol < np.inf:
-        raise ModelError(f"tol is a number of 0 or more; {model.tol!r} came.")
-    if model.reg_covar is not None and (not _number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
-        raise ModelError(f"reg_covar is None or a number of 0 or more; {model.reg_covar!r} came.")
-    if model.dof != "fit" and (not _number(model.dof) or not model.dof > 0):
-        raise ModelError(f'dof is "fit", a positive number, or numpy.inf for a Gaussian mixture; {model.dof!r} came.')
+        raise ModelError(f"init_params is one of {', '.join(STARTS)}; got {model.init_params!r}.")
+    if not _is_number(model.tol) or not 0 <= model.tol < np.inf:
+        raise ModelError(f"tol is a number of 0 or more; got {model.tol!r}.")
+    if model.reg_covar is not None and (not _is_number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
+        raise ModelError(f"reg_covar is None or a number of 0 or more; got {model.reg_covar!r}.")
+    if model.dof != "fit" and (not _is_number(model.dof) or not model.dof > 0):
+        raise ModelError(f'dof is "fit", a positive number, or numpy.inf for a Gaussian mixture; got {model.dof!r}.')
 
 
-def _number(value: Any) -> bool:
+def _is_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value))
 
 
@@ -65,7 +65,7 @@ def check_given(model: Any, dim: int) -> dict[str, np.ndarray | None]:
         array = np.array(value, dtype=float)
         if array.shape != shape or not np.isfinite(array).all():
             raise ModelError(
-                f"{name}_init is an array of shape {shape} of finite numbers here; one of shape {array.shape} came."
+                f"{name}_init is an array of shape {shape} of finite numbers here; got one of shape {array.shape}."
             )
         found[name] = array
     weights = found["weights"]
@@ -81,7 +81,7 @@ def read_prior(model: Any, whole: Components) -> Prior:
     if not process and model.weight_concentration_prior_type != "dirichlet_distribution":
         raise ModelError(
             'weight_concentration_prior_type is "dirichlet_process" or "dirichlet_distribution"; '
-            f"{model.weight_concentration_prior_type!r} came."
+            f"got {model.weight_concentration_prior_type!r}."
         )
     least = dim - 1.0 if has_matrices(kind) else 0.0
     numbers = {
@@ -92,20 +92,20 @@ def read_prior(model: Any, whole: Components) -> Prior:
     read: dict[str, float] = {}
     for name, (usual, above) in numbers.items():
         value = getattr(model, name)
-        if value is not None and (not _number(value) or not above < value < np.inf):
-            raise ModelError(f"{name} is a number above {above:g} here; {value!r} came.")
+        if value is not None and (not _is_number(value) or not above < value < np.inf):
+            raise ModelError(f"{name} is a number above {above:g} here; got {value!r}.")
         read[name] = usual if value is None else float(value)
     mean = whole.means[0] if model.mean_prior is None else np.array(model.mean_prior, dtype=float)
     if mean.shape != (dim,) or not np.isfinite(mean).all():
-        raise ModelError(f"mean_prior is {dim} finite numbers, one for each column; shape {mean.shape} came.")
+        raise ModelError(f"mean_prior is {dim} finite numbers, one for each column; got shape {mean.shape}.")
     given = model.covariance_prior
     shape = whole.covariances if kind == "tied" else whole.covariances[0]
     if given is not None:
         wanted, shape = np.shape(shape), np.array(given, dtype=float)
-        if shape.shape != wanted or not np.isfinite(shape).all() or not _is_positive(shape):
+        if shape.shape != wanted or not np.isfinite(shape).all() or not _is_positive_definite(shape):
             raise ModelError(
                 f'covariance_prior is positive (definite) and of shape {wanted} for covariance_type="{kind}"; '
-                f"shape {shape.shape} came."
+                f"got shape {shape.shape}."
             )
     return Prior(
         kind,
@@ -120,7 +120,7 @@ def read_prior(model: Any, whole: Components) -> Prior:
     )
 
 
-def _is_positive(shape: np.ndarray) -> bool:
+def _is_positive_definite(shape: np.ndarray) -> bool:
     if shape.ndim < 2:
         return bool(np.all(shape > 0))
     return bool(np.allclose(shape, shape.T)) and bool(np.linalg.eigvalsh(shape)[0] > 0)

@@ -17,7 +17,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 
 from robustly.errors import ModelError
 from robustly.mixture import covariance
-from robustly.mixture.ecm import EMPTY, Components, Rules, run
+from robustly.mixture.ecm import EMPTY, Components, Rules, run_ecm
 
 STARTS = ("robust", "kmeans", "k-means++", "random", "random_from_data")
 TRIES, SAMPLE, TRIMMED = 12, 3000, 0.1
@@ -52,7 +52,7 @@ def make_start(
         found = (
             _robust(X, size, rules, random, dof)
             if given.get("means") is None
-            else _around(X, given["means"], rules, dof)
+            else _around_means(X, given["means"], rules, dof)
         )
     else:
         found = from_shares(X, _shares(X, size, how, random), rules, dof)
@@ -107,11 +107,11 @@ def _shares(X: np.ndarray, size: int, how: str, random: np.random.RandomState) -
     elif how == "k-means++":
         share[kmeans_plusplus(X, size, random_state=random)[1], np.arange(size)] = 1.0
     else:
-        raise ModelError(f"init_params is one of {', '.join(STARTS)}; {how!r} came.")
+        raise ModelError(f"init_params is one of {', '.join(STARTS)}; got {how!r}.")
     return share
 
 
-def _around(X: np.ndarray, means: np.ndarray, rules: Rules, dof: float) -> Components:
+def _around_means(X: np.ndarray, means: np.ndarray, rules: Rules, dof: float) -> Components:
     labels = _nearest(X / column_spread(X), means / column_spread(X))[0]
     return from_shares(X, np.eye(len(means))[labels], rules, dof)
 
@@ -119,7 +119,7 @@ def _around(X: np.ndarray, means: np.ndarray, rules: Rules, dof: float) -> Compo
 def body(X: np.ndarray, rules: Rules) -> Components:
     """All rows as one component with heavy tails: where they are and how they spread, whatever the outliers do."""
     start = from_shares(X, np.ones((len(X), 1)), rules, FIRST_DOF)
-    return run(X, start, replace(rules, fit_dof=False, tol=1e-4, max_iter=FIRST_STEPS)).components
+    return run_ecm(X, start, replace(rules, fit_dof=False, tol=1e-4, max_iter=FIRST_STEPS)).components
 
 
 def _robust(X: np.ndarray, size: int, rules: Rules, random: np.random.RandomState, dof: float) -> Components:
@@ -139,7 +139,7 @@ def _robust(X: np.ndarray, size: int, rules: Rules, random: np.random.RandomStat
         share = np.zeros((len(rows), size))
         kept = labels >= 0
         share[np.flatnonzero(kept), labels[kept]] = 1.0
-        found = run(rows, from_shares(rows, share, rules, heavy), first)
+        found = run_ecm(rows, from_shares(rows, share, rules, heavy), first)
         value = (is_sound(found.components, everyone, len(rows)), found.log_likelihood)
         if best is None or value > top:
             best, top = found.components, value

@@ -27,7 +27,7 @@ from scipy.special import betaln, digamma, gammaln, multigammaln
 
 from robustly.mixture import covariance
 from robustly.mixture.ecm import em_dofs, newton_dofs
-from robustly.mixture.passes import Kernel, Statistics, collect
+from robustly.mixture.passes import Densities, MixtureSums, collect
 
 LOG_TWO = float(np.log(2.0))
 
@@ -50,7 +50,7 @@ class Prior:
 
 
 @dataclass(frozen=True)
-class Posterior:
+class ParameterBelief:
     """What is believed of the components."""
 
     concentration: np.ndarray
@@ -64,13 +64,13 @@ class Posterior:
     dofs: np.ndarray
 
 
-def covariances(prior: Prior, held: Posterior) -> np.ndarray:
+def covariances(prior: Prior, held: ParameterBelief) -> np.ndarray:
     """Inverses of the expected precisions, in the public shape."""
     found = held.shape / held.shape_dof.reshape(-1, *([1] * (held.shape.ndim - 1)))
     return found[0] if prior.kind == "tied" else found
 
 
-def expected_log_weights(prior: Prior, held: Posterior) -> np.ndarray:
+def expected_log_weights(prior: Prior, held: ParameterBelief) -> np.ndarray:
     if not prior.process:
         alpha = held.concentration[0]
         return digamma(alpha) - digamma(alpha.sum())
@@ -81,7 +81,7 @@ def expected_log_weights(prior: Prior, held: Posterior) -> np.ndarray:
     return stop + np.concatenate([[0.0], np.cumsum(go[:-1])])
 
 
-def expected_weights(prior: Prior, held: Posterior) -> np.ndarray:
+def expected_weights(prior: Prior, held: ParameterBelief) -> np.ndarray:
     if not prior.process:
         return held.concentration[0] / held.concentration[0].sum()
     share = held.concentration[0] / held.concentration.sum(axis=0)
@@ -112,17 +112,17 @@ def multigammaln_each(values: np.ndarray, dim: int) -> np.ndarray:
     return np.array([multigammaln(value, dim) for value in values])
 
 
-def kernel(prior: Prior, held: Posterior) -> Kernel:
+def expected_densities(prior: Prior, held: ParameterBelief) -> Densities:
     """What a pass needs: expectations in place of the values that are not known."""
     size, dim = held.means.shape
     factors = covariance.factor(prior.kind, covariances(prior, held))
     white = covariance.whitener(prior.kind, factors, size, dim)
     log_det = expected_log_det(prior.kind, held.shape_dof, held.shape, dim)
-    shift = 0.5 * log_det - covariance.half_log_det(white)
-    return Kernel(expected_log_weights(prior, held), held.means, white, held.dofs, dim / held.mean_precision, shift)
+    shift = 0.5 * log_det - covariance.log_det_factors(white)
+    return Densities(expected_log_weights(prior, held), held.means, white, held.dofs, dim / held.mean_precision, shift)
 
 
-def divergence(prior: Prior, held: Posterior) -> float:
+def divergence(prior: Prior, held: ParameterBelief) -> float:
     """How far the beliefs about weights and components are from the prior, in nats: what the bound pays for them."""
     size, dim = held.means.shape
     alpha0 = prior.concentration
@@ -159,7 +159,7 @@ def divergence(prior: Prior, held: Posterior) -> float:
     return float(found)
 
 
-def update(prior: Prior, held: Posterior, seen: Statistics, dofs: np.ndarray) -> Posterior:
+def update_belief(prior: Prior, held: ParameterBelief, seen: MixtureSums, dofs: np.ndarray) -> ParameterBelief:
     """The best beliefs given the rows' labels and scales."""
     dim = held.means.shape[1]
     mass, weight = seen.mass, seen.weight
@@ -186,14 +186,14 @@ def update(prior: Prior, held: Posterior, seen: Statistics, dofs: np.ndarray) ->
         concentration = np.stack([1.0 + mass, prior.concentration + after])
     else:
         concentration = (prior.concentration + mass)[None]
-    return Posterior(concentration, held.means + moved, precision, dof, shape, dofs)
+    return ParameterBelief(concentration, held.means + moved, precision, dof, shape, dofs)
 
 
 @dataclass(frozen=True)
 class Belief:
     """Where one start led."""
 
-    posterior: Posterior
+    posterior: ParameterBelief
     bound: float
     """The evidence lower bound per row."""
     history: list[float]
@@ -201,27 +201,27 @@ class Belief:
     converged: bool
 
 
-def climb(
+def raise_bound(
     X: np.ndarray,
     prior: Prior,
-    start: Statistics,
-    held: Posterior,
+    start: MixtureSums,
+    held: ParameterBelief,
     tol: float,
     max_iter: int,
     report: Callable[[int, float], None] | None = None,
 ) -> Belief:
     """Raise the bound from beliefs made of the sums `start` until it moves by less than `tol` per row."""
     n = len(X)
-    held = update(prior, held, start, held.dofs)
+    held = update_belief(prior, held, start, held.dofs)
     seen, bound = _look(X, prior, held)
     history: list[float] = []
     converged = False
     for step in range(1, max_iter + 1):
         dofs = newton_dofs(held.dofs, seen, prior.tied_dof) if prior.fit_dof else held.dofs
-        ahead = update(prior, held, seen, dofs)
+        ahead = update_belief(prior, held, seen, dofs)
         there, value = _look(X, prior, ahead)
         if prior.fit_dof and not value >= bound:
-            ahead = update(prior, held, seen, em_dofs(held.dofs, seen, prior.tied_dof))
+            ahead = update_belief(prior, held, seen, em_dofs(held.dofs, seen, prior.tied_dof))
             there, value = _look(X, prior, ahead)
         change = (value - bound) / n
         held, seen, bound = ahead, there, value
@@ -234,6 +234,6 @@ def climb(
     return Belief(held, bound / n, history, seen.mass, converged)
 
 
-def _look(X: np.ndarray, prior: Prior, held: Posterior) -> tuple[Statistics, float]:
-    seen = collect(X, kernel(prior, held), fit_dof=prior.fit_dof)
+def _look(X: np.ndarray, prior: Prior, held: ParameterBelief) -> tuple[MixtureSums, float]:
+    seen = collect(X, expected_densities(prior, held), fit_dof=prior.fit_dof)
     return seen, seen.log_likelihood - divergence(prior, held)

@@ -37,7 +37,7 @@ WHOLE = "local"
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class ConjugateBlock:
     """A part of the local value: its prior's family, and the values at which a row is looked at."""
 
     name: str
@@ -64,7 +64,7 @@ class Conjugacy:
     """A detected structure: the families of the parts of a local value, and a row's coefficients in their statistics."""
 
     model: RowModel
-    blocks: tuple[Block, ...]
+    blocks: tuple[ConjugateBlock, ...]
     tied: bool = False
     """Whether the prior of a part follows another part."""
 
@@ -212,7 +212,7 @@ def _is_tied(model: RowModel) -> bool:
     return bool(jnp.max(jnp.abs(jax.jit(each)(probes))) > TOLERANCE)
 
 
-def _find(model: RowModel, name: str, tied: bool) -> tuple[Block | None, str]:
+def _find(model: RowModel, name: str, tied: bool) -> tuple[ConjugateBlock | None, str]:
     """The block of one part if it is conjugate given the others, and a sentence on what was found."""
     theta, row = _at_start(model)
     inner = plain(_priors(model, theta, row)[name])
@@ -229,7 +229,7 @@ def _find(model: RowModel, name: str, tied: bool) -> tuple[Block | None, str]:
     return None, reason
 
 
-def _block(name: str, family: PriorFamily) -> Block:
+def _block(name: str, family: PriorFamily) -> ConjugateBlock:
     """Probe values at which the linear system is best conditioned, out of a few random designs."""
     rng = np.random.default_rng(0)
     unknowns = 1 + len(family.statistics(jnp.asarray(family.probes(rng, 1)[0])))
@@ -238,10 +238,10 @@ def _block(name: str, family: PriorFamily) -> Block:
     tables = np.asarray(jax.vmap(statistics)(jnp.asarray(np.stack(designs))))
     matrices = [np.column_stack([np.ones(unknowns), table]) for table in tables]
     best = int(np.argmin([np.linalg.cond(matrix) for matrix in matrices]))
-    return Block(name, family, designs[best], np.linalg.inv(matrices[best]))
+    return ConjugateBlock(name, family, designs[best], np.linalg.inv(matrices[best]))
 
 
-def _worst_gap(model: RowModel, block: Block, tied: bool) -> float:
+def _worst_gap(model: RowModel, block: ConjugateBlock, tied: bool) -> float:
     """How far held-out values of the rows' log likelihoods are from linear; infinite when a posterior is improper."""
     family, weigh = block.family, _weight_of(model, tied)
     rng = np.random.default_rng(1)

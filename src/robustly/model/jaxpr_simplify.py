@@ -176,7 +176,7 @@ def _factor(equation: Any, matrix: Any) -> Any:
     return jnp.reshape(small_cholesky.filled(lower, dim), equation.outvars[0].aval.shape)
 
 
-def _solve(equation: Any, matrix: Any, right: Any) -> Any:
+def _solve_triangular(equation: Any, matrix: Any, right: Any) -> Any:
     turned, shape = not equation.params["left_side"], equation.invars[1].aval.shape
     dim = equation.invars[0].aval.shape[-1]
     matrix, right = jnp.reshape(matrix, (dim, dim)), jnp.reshape(right, shape[-2:])
@@ -190,7 +190,7 @@ def _solve(equation: Any, matrix: Any, right: Any) -> Any:
 
 
 # LAPACK would be called once a row; several such calls at once can also wait for each other for ever (jaxlib 0.10.2).
-_WRITTEN_OUT: dict[str, Callable[..., Any]] = {"cholesky": _factor, "triangular_solve": _solve}
+_WRITTEN_OUT: dict[str, Callable[..., Any]] = {"cholesky": _factor, "triangular_solve": _solve_triangular}
 _LARGEST_WRITTEN_OUT = 6
 
 

@@ -331,7 +331,7 @@ def read_design(
         _refuse_missing_columns(matrix, matrix, terms)
     n = matrix.shape[0]
     if not np.isfinite(ridge) or ridge < 0:
-        raise DataError(f"alpha, the ridge penalty, is a number of at least 0; {ridge} came.")
+        raise DataError(f"alpha, the ridge penalty, is a number of at least 0; got {ridge}.")
     response, counted = read_response(y, n, trials)
     data = (matrix, read_offset(offset, exposure, n), response, counted)
     if weight is not None and not np.any(np.asarray(weight, dtype=float)):
@@ -371,11 +371,11 @@ def read_response(y: Any, n: int, trials: Any = None) -> tuple[np.ndarray, np.nd
         trials, response = response.sum(axis=1), response[:, 0]
     if response.shape != (n,):
         raise DataError(f"y has shape {response.shape}, but X has {n} rows. Give one response a row.")
-    _refuse_missing(response, "y")
+    _refuse_missing_cells(response, "y")
     if trials is None:
         return np.ascontiguousarray(response), np.broadcast_to(1.0, n)  # no memory for a constant
     counted = np.array(np.broadcast_to(np.asarray(trials, dtype=np.float64), (n,)))
-    _refuse_missing(counted, "trials")
+    _refuse_missing_cells(counted, "trials")
     if np.any(counted <= 0):
         row = int(np.flatnonzero(counted <= 0)[0])
         raise DataError(f"trials hold {counted[row]} in row {row}; a row needs at least one trial. Drop that row.")
@@ -394,7 +394,7 @@ def read_offset(offset: Any, exposure: Any, n: int) -> np.ndarray:
             raise DataError(
                 f"{label} has shape {np.shape(given)}, but there are {n} rows. Give one value a row."
             ) from None
-        _refuse_missing(value, label)
+        _refuse_missing_cells(value, label)
         if label == "exposure":
             if np.any(value <= 0):
                 row = int(np.flatnonzero(value <= 0)[0])
@@ -404,7 +404,7 @@ def read_offset(offset: Any, exposure: Any, n: int) -> np.ndarray:
     return total
 
 
-def _refuse_missing(array: np.ndarray, label: str) -> None:
+def _refuse_missing_cells(array: np.ndarray, label: str) -> None:
     bad = np.flatnonzero(~np.isfinite(array))
     if bad.size:
         raise DataError(f"{label} holds {_kind(array[bad[0]])} in row {bad[0]}. Drop or fill these rows.")

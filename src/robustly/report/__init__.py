@@ -1,1 +1,1 @@
-
+"""What is shown of a fit? Findings in sentences, plots and pages."""

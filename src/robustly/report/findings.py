@@ -11,7 +11,6 @@ import pandas as pd
 
 from robustly.comparison import Comparison, compare
 from robustly.errors import ModelError
-from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Noiseless, Shifted
 
 LISTED = 8
 
@@ -54,10 +53,10 @@ class Findings:
                 }
             )
 
-    def rows(self, which: np.ndarray) -> pd.DataFrame:
+    def rows(self, which: np.ndarray | None) -> pd.DataFrame:
         """Some rows: what was seen, what both models expected, how improbable the row is, and its columns."""
         source = self.robust.source
-        which = np.asarray(which, dtype=int)
+        which = np.asarray([] if which is None else which, dtype=int)
         expected = {
             name: fit.fitted.typical(fit.source.predictor[which], source.design.trials[which])
             for name, fit in self._fits.items()
@@ -100,19 +99,10 @@ class Findings:
 
     def _difference(self) -> str:
         fit = self.robust
-        law, shared = fit.fitted.law, fit.fitted.shared
         if fit.asked.get("local") is None:
             return "The model is the classical one: nothing is local."
-        if isinstance(law, LocalPredictor | Shifted | Noiseless):
-            return f"Rows differ: their own predictors are spread around the common ones with scale {shared['spread']:.3g}."
-        if isinstance(law, LocalPrecision):
-            held = "" if "dof" in fit.labels else " (held there)"
-            return f"Rows differ in precision: errors are Student t with {shared['dof']:.3g} degrees of freedom{held}."
-        if isinstance(law, LocalDispersion):
-            return f"Rows differ in dispersion: its logarithm is spread with scale {shared['spread']:.3g}."
-        if isinstance(law, LocalLabel):
-            return f"About {shared['flip']:.1%} of the labels look wrong."
-        return f"Rows do not differ: {fit.outcome.text}"
+        differ = fit.fitted.law.difference(fit.fitted.shared, fit.labels)
+        return differ or f"Rows do not differ: {fit.outcome.text}"
 
     def _prediction(self) -> str:
         scores = self.comparison.scores
@@ -148,10 +138,7 @@ class Findings:
             f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
         )
         does = "rows does" if len(rows) == 1 else "rows do"
-        how = (
-            "with probability 1 −" if isinstance(self.robust.fitted.law, LocalLabel) else "at a false discovery rate of"
-        )
-        return f"{len(rows)} of {n} {does} not belong ({how} {self.fdr:g}): {some}."
+        return f"{len(rows)} of {n} {does} not belong ({self.robust.fitted.law.at_rate(self.fdr)}): {some}."
 
 
 def shortened(value: Any, width: int = 40) -> str:

@@ -1,6 +1,6 @@
 """What does a regression look like? Coefficients, rows, the fitted prior and the calibration, each as one figure.
 
-Figures are drawn narrow, with type that is still read on a phone, and text of users is never taken for markup.
+Figures are in_style narrow, with type that is still read on a phone, and text of users is never taken for markup.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import ModelError
-from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Noiseless, Shifted
 
 ROBUST, CLASSICAL, QUIET, MARK = "#1d6f8a", "#b8552f", "#8a9296", "#a3195b"
 COLOURS = (ROBUST, CLASSICAL, "#6b7d2a", "#6a4c93", "#555555")
@@ -35,7 +34,7 @@ BINS = 10
 DEEPEST = 16.0
 
 
-def drawn(make: Callable[..., Any]) -> Callable[..., Any]:
+def in_style(make: Callable[..., Any]) -> Callable[..., Any]:
     """Draw with our style and leave matplotlib's settings as they were."""
 
     @functools.wraps(make)
@@ -74,12 +73,12 @@ def colours(fits: Mapping[str, Any]) -> dict[str, str]:
     return {name: CLASSICAL if fit.asked.get("local") is None else next(rest, "#555555") for name, fit in fits.items()}
 
 
-@drawn
+@in_style
 def plot_coefficients(fits: Mapping[str, Any], level: float = 0.95) -> Any:
     """Coefficients of several fits with their intervals. Every term has a scale of its own, with zero where it is near.
 
     Terms are stretched so that all intervals of one term fill the same width: their sizes cannot be compared between
-    terms, but what moved, and by how much of its uncertainty, can. With many terms, those that moved most are drawn.
+    terms, but what moved, and by how much of its uncertainty, can. With many terms, those that moved most are in_style.
     """
     shades = colours(fits)
     intervals = {name: fit.confint(level) for name, fit in fits.items()}
@@ -88,7 +87,7 @@ def plot_coefficients(fits: Mapping[str, Any], level: float = 0.95) -> Any:
     spans = {term: _span(term, fits, intervals) for term in terms}
     terms = [term for term in terms if spans[term] is not None]
     if not terms:
-        raise ModelError("the fits have no term in common that could be drawn.")
+        raise ModelError("the fits have no term in common that could be in_style.")
     if len(terms) > MOST_TERMS:
         moved = {
             term: np.ptp([fit.coefficients[term] for fit in fits.values()]) / _width(spans[term]) for term in terms
@@ -141,7 +140,7 @@ def _width(span: tuple[float, float] | None) -> float:
     return span[1] - span[0]
 
 
-@drawn
+@in_style
 def plot_rows(fit: Any, chosen: np.ndarray, names: Callable[[int], str] = str) -> Any:
     """How improbable every row is under a fit, with the rows that do not belong marked.
 
@@ -174,76 +173,28 @@ def plot_rows(fit: Any, chosen: np.ndarray, names: Callable[[int], str] = str) -
     return figure
 
 
-@drawn
+@in_style
 def plot_prior(fit: Any) -> Any:
     """The fitted law of the rows' own values, and where the rows were found, each shrunk as far as it says little."""
-    law = fit.fitted.law
-    if isinstance(law, LocalLabel):
-        return _wrong_labels(fit)
-    if isinstance(law, LocalPrecision):
-        return _precisions(fit)
-    if isinstance(law, LocalPredictor | LocalDispersion | Noiseless):
-        return _own_values(fit)
-    if isinstance(law, Shifted):
-        return _shifts(fit)
-    raise ModelError("the fitted model gives rows nothing of their own, so there is no prior to draw.")
+    draw = {"density": _own_values, "shifts": _shifts, "doubts": _doubts}.get(fit.fitted.law.picture)
+    if draw is None:
+        raise ModelError("the fitted model gives rows nothing of their own, so there is no prior to draw.")
+    return draw(fit)
 
 
 def _own_values(fit: Any) -> Any:
-    """Distances of the rows' own values from what is common."""
-    law, spread = fit.fitted.law, fit.fitted.shared["spread"]
-    dispersion = isinstance(law, LocalDispersion)
-    centre = np.log(fit.fitted.law.nuisance(fit.fitted.phi)[0]) if dispersion else fit.source.predictor
-    away = np.reshape(fit.posterior().mean, -1) - centre
-    prior = "normal" if dispersion else law.prior
-    reach = max(4.0 * spread, 1.05 * float(np.abs(away).max(initial=0.0)))
-    grid = np.linspace(-reach, reach, 601)
+    """Rows' own values as found, under the density of their fitted law."""
+    source, fitted = fit.source, fit.fitted
+    own = fitted.law.own_values(source.design.y, source.predictor, fitted.phi, lambda: fit.posterior().mean)
+    grid = np.linspace(own.low, own.high, 601)
     figure, axes = _figure(2.6)
-    axes.hist(
-        away, bins=min(60, max(12, int(np.sqrt(len(away))))), density=True, color="#c9d6da", label="rows, as found"
-    )
-    axes.plot(
-        grid,
-        _density(prior, grid, spread, fit.fitted.shared),
-        color=ROBUST,
-        lw=1.8,
-        label=f"fitted prior, spread {spread:.3g}",
-    )
-    axes.plot(away, np.zeros(len(away)), "|", ms=7, color=MARK, alpha=0.35, clip_on=False)
-    own = "log dispersion" if dispersion else "predictor"
-    axes.set(xlabel=f"a row's own {own}, less the common one", ylabel="density", yticks=[])
-    figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8.5, handlelength=1.4, columnspacing=1)
-    return figure
-
-
-def _density(prior: str, away: np.ndarray, spread: float, shared: Mapping[str, float]) -> np.ndarray:
-    from scipy import stats
-
-    if prior == "normal":
-        return stats.norm.pdf(away, scale=spread)
-    if prior == "laplace":
-        return stats.laplace.pdf(away, scale=spread)
-    return stats.t.pdf(away, shared["dof"], scale=spread)
-
-
-def _precisions(fit: Any) -> Any:
-    r"""Relative precisions: :math:`\tau_i s^2 \sim \mathrm{Gamma}(\nu/2, \nu/2)`, found at :math:`(\nu+1)/(\nu+z_i^2)`."""
-    from scipy import stats
-
-    dof, scale = fit.fitted.shared["dof"], fit.fitted.shared["scale"]
-    z = (fit.source.design.y - fit.source.predictor) / scale
-    found = (dof + 1.0) / (dof + z**2)
-    grid = np.linspace(0.005, max(3.0, 1.1 * float(found.max(initial=1.0))), 600)
-    density = stats.gamma.pdf(grid, 0.5 * dof, scale=2.0 / dof)
-    figure, axes = _figure(2.6)
-    axes.hist(
-        found, bins=min(40, max(12, int(np.sqrt(len(found))))), density=True, color="#c9d6da", label="rows, as found"
-    )
-    axes.plot(grid, density, color=ROBUST, lw=1.8, label=f"fitted prior, {dof:.3g} degrees of freedom")
-    axes.plot(found, np.zeros(len(found)), "|", ms=7, color=MARK, alpha=0.4, clip_on=False)
-    top = axes.get_ylim()[1]
-    axes.set_ylim(0, min(top, 2.5 * float(np.histogram(found, 12, density=True)[0].max())))
-    axes.set(xlabel="a row's own precision, relative to the common one", ylabel="density", yticks=[])
+    bins = min(60, max(12, int(np.sqrt(len(own.by_row)))))
+    axes.hist(own.by_row, bins=bins, density=True, color="#c9d6da", label="rows, as found")
+    axes.plot(grid, own.density(grid), color=ROBUST, lw=1.8, label=own.prior)
+    axes.plot(own.by_row, np.zeros(len(own.by_row)), "|", ms=7, color=MARK, alpha=0.35, clip_on=False)
+    if own.unbounded:
+        axes.set_ylim(0, min(axes.get_ylim()[1], 2.5 * float(np.histogram(own.by_row, 12, density=True)[0].max())))
+    axes.set(xlabel=own.axis, ylabel="density", yticks=[])
     figure.legend(loc="outside upper right", ncols=2, frameon=False, fontsize=8.5, handlelength=1.4, columnspacing=1)
     return figure
 
@@ -261,7 +212,7 @@ def _shifts(fit: Any) -> Any:
     return figure
 
 
-def _wrong_labels(fit: Any) -> Any:
+def _doubts(fit: Any) -> Any:
     wrong = np.sort(1.0 - fit.tail_probabilities)[::-1]
     flip = fit.fitted.shared["flip"]
     figure, axes = _figure(2.6)
@@ -275,7 +226,7 @@ def _wrong_labels(fit: Any) -> Any:
     return figure
 
 
-@drawn
+@in_style
 def plot_pit(fits: Mapping[str, Any]) -> Any:
     """Histograms of the probability integral transform: flat where predictions are calibrated.
 

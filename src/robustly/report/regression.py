@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import ModelError
-from robustly.glm.local import LocalLabel, LocalPrecision
-from robustly.glm.summary import LOCAL
+from robustly.glm.local import law_asked
 from robustly.report import html, plots
 from robustly.report.findings import Findings, shortened
 from robustly.result import persist
@@ -56,7 +55,7 @@ def parts(
         ("What was fitted, and how it ended", _fitted(found, data, formula)),
         ("Coefficients", _coefficients(found)),
         ("Rows that do not belong", _outliers(found, lines)),
-        ("Rows that moved the classical fit", _moved(found, lines)),
+        ("Rows that moved the classical fit", _moved_rows(found, lines)),
         ("How rows differ", _prior(found)),
         ("Are predictions calibrated?", _calibration(found)),
         ("How sure is this?", _notes(found)),
@@ -71,8 +70,6 @@ def _lead(found: Findings, data: str) -> str:
 
 def _fitted(found: Findings, data: str, formula: str) -> str:
     robust = found.robust
-    local = robust.asked.get("local")
-    prior = f" ({robust.asked['prior']} prior)" if local == "predictor" else ""
     pairs = []
     if data:
         pairs.append(("data", f'<code class="clip">{html.text(data)}</code>'))
@@ -80,7 +77,7 @@ def _fitted(found: Findings, data: str, formula: str) -> str:
         pairs.append(("formula", f'<code class="clip">{html.text(formula)}</code>'))
     pairs += [
         ("family", html.text(repr(robust.fitted.family))),
-        ("local", html.text(LOCAL[local] + prior)),
+        ("local", html.text(law_asked(robust.fitted.family, robust.asked).describe().local)),
         ("rows", str(len(robust.weight))),
         ("robust fit", _ended(robust)),
         ("classical fit", _ended(found.classical)),
@@ -127,19 +124,7 @@ def _outliers(found: Findings, lines: Callable[[int], int | None] | None) -> str
     if chosen is None:
         return html.paragraph("This family has no distribution function, so rows have no tail probabilities.")
     tails = fit.tail_probabilities
-    law = fit.fitted.law
-    if isinstance(law, LocalLabel):
-        how = f"Rows whose label is wrong with probability {1 - found.fdr:.3g} or more."
-    elif isinstance(law, LocalPrecision):
-        how = (
-            "Rows are judged by the core of the fitted law, a normal with the fitted scale: under the heavy-tailed law itself "
-            "hardly anything is surprising. With heavy tails this list is long; read it as a ranking."
-        )
-    else:
-        how = (
-            f"Rows whose tail probability under their integrated predictive distribution stands out at a false discovery rate "
-            f"of {found.fdr:g} (Benjamini and Hochberg)."
-        )
+    how = fit.fitted.law.outlier_rule(found.fdr)
     deepest = np.argsort(tails, kind="stable")[:3]
     alt = (
         f"Tail probability of all {len(tails)} rows; {len(chosen)} are marked. The least probable rows are "
@@ -156,7 +141,7 @@ def _outliers(found: Findings, lines: Callable[[int], int | None] | None) -> str
     return html.paragraph(how) + image + listing
 
 
-def _moved(found: Findings, lines: Callable[[int], int | None] | None) -> str:
+def _moved_rows(found: Findings, lines: Callable[[int], int | None] | None) -> str:
     rows = found.comparison.rows
     if not len(rows):
         return html.paragraph("The classical fit keeps no rows to look at.")
@@ -192,13 +177,8 @@ def _prior(found: Findings) -> str:
             return html.paragraph("Rows do not differ, and the classical model is the answer:", str(fit.outcome))
         return html.paragraph(str(error))
     shared = ", ".join(f"{name} {html.number(value)}" for name, value in fit.shared.items())
-    caption = (
-        "The fitted share of wrong labels, and how doubtful each row is."
-        if isinstance(fit.fitted.law, LocalLabel)
-        else "The fitted law of the rows' own values, and the posterior mean of each row. Rows that say little are drawn to the "
-        "centre, so their histogram is narrower than the law."
-    )
-    return html.picture(plots.as_png(figure), f"The fitted law of the rows' own values: {shared}.", caption)
+    told = f"The fitted law of the rows' own values: {shared}."
+    return html.picture(plots.as_png(figure), told, fit.fitted.law.picture_caption)
 
 
 def _calibration(found: Findings) -> str:
@@ -230,11 +210,7 @@ def _notes(found: Findings) -> str:
         for name, fit in (("Robust", found.robust), ("Classical", found.classical))
         for note in fit.notes
     ]
-    if isinstance(found.robust.fitted.law, LocalPrecision):
-        notes.append(
-            "A law that works row by row on the response does not resist rows with outlying columns (leverage): look at the "
-            "influence of rows, and use an MM-estimator when columns may be wild."
-        )
+    notes += found.robust.fitted.law.caveats
     told = html.items(notes) if notes else html.paragraph("No notes: all parameters are identified by these rows.")
     return html.facts(pairs) + told
 

@@ -113,7 +113,7 @@ class Fit:
 
     def _free_covariance(self, kind: str) -> np.ndarray:
         if kind not in ("information", "sandwich"):
-            raise ModelError(f'covariance takes "information" or "sandwich"; "{kind}" came.')
+            raise ModelError(f'covariance takes "information" or "sandwich"; got "{kind}".')
         bread = self._inverse_information
         if kind == "information" or not bread.size:
             return bread
@@ -345,7 +345,7 @@ class RowPosterior:
         """Quantiles by row, interpolated between the levels that were computed."""
         wanted = np.atleast_1d(np.asarray(level, dtype=float))
         if np.any((wanted < self.levels[0]) | (wanted > self.levels[-1])):
-            raise ModelError(f"posterior quantiles are kept from {self.levels[0]} to {self.levels[-1]}; {level} came.")
+            raise ModelError(f"posterior quantiles are kept from {self.levels[0]} to {self.levels[-1]}; got {level}.")
         # Interpolating in the normal quantile of the level keeps tails from being cut straight across.
         from scipy.special import ndtri
 

@@ -44,7 +44,7 @@ class Predictive:
         """Quantiles by row; a sequence of levels gives a last axis. Drawn, where no distribution function is known."""
         levels = np.atleast_1d(np.asarray(level, dtype=float))
         if np.any((levels <= 0) | (levels >= 1)):
-            raise ModelError(f"a quantile's level lies between 0 and 1; {level} came.")
+            raise ModelError(f"a quantile's level lies between 0 and 1; got {level}.")
         if self._has_cdf:
             found = np.stack([self._predictor.quantile(float(one)) for one in levels], axis=-1)
         else:
@@ -68,7 +68,7 @@ class Predictive:
         """Log density of observed values, integrated over each row's own local value."""
         missing = self._predictor.missing
         if len(observations) != len(missing):
-            raise DataError(f"log_prob takes {names(missing)}; {len(observations)} came.")
+            raise DataError(f"log_prob takes {names(missing)}; got {len(observations)}.")
         return self._log_prob(dict(zip(missing, observations)))
 
     @in_double_precision

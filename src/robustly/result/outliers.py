@@ -14,7 +14,7 @@ def benjamini_hochberg(tail: np.ndarray, fdr: float) -> np.ndarray:
     which are conservative, keep the promise.
     """
     if not 0 < fdr < 1:
-        raise ModelError(f"fdr is a share between 0 and 1; {fdr} came. 0.05 is usual.")
+        raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
     n = len(tail)
     order = np.argsort(tail)
     below = tail[order] <= fdr * np.arange(1, n + 1) / n

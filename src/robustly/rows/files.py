@@ -1,7 +1,7 @@
 """From a file to a table: CSV, TSV and Parquet, with errors that name the file, the line and the column.
 
 Data rows count from 0, as everywhere in the package. In a text file without blank lines or line breaks inside quotes, row 0
-is line 2, after the header; :meth:`Table.line` knows when that holds.
+is line 2, after the header; :meth:`FileTable.line` knows when that holds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TABBED = (".tsv", ".tab")
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class FileTable:
     """What a file holds: `frame`, and where its rows stand in the file."""
 
     path: Path
@@ -45,7 +45,7 @@ class Table:
         return f"{self.path}: {message}"
 
 
-def read_table(path: Path, delimiter: str | None = None, encoding: str = "utf-8", decimal: str = ".") -> Table:
+def read_table(path: Path, delimiter: str | None = None, encoding: str = "utf-8", decimal: str = ".") -> FileTable:
     """Read a table; the ending of its name says what it is, and text that is neither Parquet nor TSV is taken for CSV."""
     if not path.exists():
         near = _near(path)
@@ -60,7 +60,7 @@ def read_table(path: Path, delimiter: str | None = None, encoding: str = "utf-8"
     if not head:
         raise DataError(f"{path} is empty; a header line and rows of data are needed.")
     if path.suffix.lower() in PARQUET or head[:4] == b"PAR1":
-        return Table(path, _read_parquet(path))
+        return FileTable(path, _read_parquet(path))
     return _read_text(path, head, delimiter, encoding, decimal)
 
 
@@ -82,10 +82,10 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise DataError(f"{path} is a Parquet file, and reading it needs pyarrow: pip install pyarrow.") from error
     except Exception as error:  # pyarrow's errors have no common class of their own.
         raise DataError(f"{path} cannot be read as Parquet: {_one_line(error)}") from error
-    return _checked(path, frame.reset_index(drop=True))
+    return _checked_columns(path, frame.reset_index(drop=True))
 
 
-def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, decimal: str) -> Table:
+def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, decimal: str) -> FileTable:
     packed = path.suffix.lower() in (".gz", ".bz2", ".xz", ".zip", ".zst")
     if not packed and b"\0" in head:
         raise DataError(f"{path} is a binary file, not a table. Give a CSV, TSV or Parquet file.")
@@ -94,9 +94,9 @@ def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, de
     if separator == "\\t":
         separator = "\t"
     if len(separator) != 1:
-        raise DataError(f"a delimiter is one character; {separator!r} came.")
+        raise DataError(f"a delimiter is one character; got {separator!r}.")
     if decimal not in (".", ",") or decimal == separator:
-        raise DataError(f"--decimal is a point or a comma, other than the delimiter; {decimal!r} came.")
+        raise DataError(f"--decimal is a point or a comma, other than the delimiter; got {decimal!r}.")
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
@@ -121,7 +121,7 @@ def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, de
             raise DataError(f"{path} cannot be read as a table: {_said(error)}") from None
     frame.columns = columns
     single = not packed and _lines(path) == len(frame) + 1
-    return Table(path, _checked(path, frame), separator, single)
+    return FileTable(path, _checked_columns(path, frame), separator, single)
 
 
 def _said(error: BaseException) -> str:
@@ -157,7 +157,7 @@ def _refuse_columns(path: Path, columns: list[str]) -> None:
         )
 
 
-def _checked(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
+def _checked_columns(path: Path, frame: pd.DataFrame) -> pd.DataFrame:
     if not len(frame.columns):
         raise DataError(f"{path} has no columns; a header line and rows of data are needed.")
     if not len(frame):
@@ -169,7 +169,7 @@ def _short(text: str) -> str:
     return text if len(text) <= 60 else text[:59] + "…"
 
 
-def refuse_wrong_delimiter(table: Table, wanted: Set[str]) -> None:
+def refuse_wrong_delimiter(table: FileTable, wanted: Set[str]) -> None:
     """A table of one column whose header holds the names that were asked for, joined by another delimiter."""
     if len(table.frame.columns) != 1 or table.delimiter is None:
         return
@@ -184,7 +184,7 @@ def refuse_wrong_delimiter(table: Table, wanted: Set[str]) -> None:
             )
 
 
-def refuse_stray_texts(table: Table, plain: Set[str]) -> None:
+def refuse_stray_texts(table: FileTable, plain: Set[str]) -> None:
     """Columns used as they are that can hardly be categories: numbers with a slip in some rows, or nearly as many words as rows."""
     for name in sorted(plain & {str(one) for one in table.frame.columns}):
         column = table.frame[name]

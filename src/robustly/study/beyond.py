@@ -29,15 +29,15 @@ def beyond(lines: Lines) -> list[Finding]:
     """Findings beyond the paper, each with a conclusion chosen by rule."""
     found: list[Finding] = []
     if len(lines.get("linear", ())):
-        found += _linear(lines["linear"])
+        found += _linear_beyond(lines["linear"])
     if len(lines.get("logistic", ())):
-        found += _logistic(lines["logistic"])
+        found += _logistic_beyond(lines["logistic"])
     if len(lines.get("poisson", ())):
-        found += _poisson(lines["poisson"])
+        found += _poisson_beyond(lines["poisson"])
     return found
 
 
-def _linear(lines: pd.DataFrame) -> list[Finding]:
+def _linear_beyond(lines: pd.DataFrame) -> list[Finding]:
     found = []
     readings = {"sd": "a standard deviation", "variance": "a variance"}
     for variant, words in readings.items():
@@ -73,7 +73,7 @@ def _linear(lines: pd.DataFrame) -> list[Finding]:
     return found
 
 
-def _logistic(lines: pd.DataFrame) -> list[Finding]:
+def _logistic_beyond(lines: pd.DataFrame) -> list[Finding]:
     found = []
     for variant, words in (
         ("near", "nearest the boundary"),
@@ -117,7 +117,7 @@ def _logistic(lines: pd.DataFrame) -> list[Finding]:
     return found
 
 
-def _poisson(lines: pd.DataFrame) -> list[Finding]:
+def _poisson_beyond(lines: pd.DataFrame) -> list[Finding]:
     found = []
     clean = some(lines, "lognormal", 0.0, "robust", True)
     if len(clean):

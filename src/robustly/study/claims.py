@@ -116,7 +116,7 @@ def _trend_words(found: Contrast) -> str:
     return f"{words} (rank correlation of gain and level {-found.mean:+.2f} ± {found.error:.2f})"
 
 
-def _linear(lines: pd.DataFrame) -> list[Finding]:
+def _linear_claims(lines: pd.DataFrame) -> list[Finding]:
     found = []
     for variant in _present("linear", lines):
         words = variant_of("linear", variant).words
@@ -138,7 +138,7 @@ def _linear(lines: pd.DataFrame) -> list[Finding]:
     return found
 
 
-def _logistic(lines: pd.DataFrame) -> list[Finding]:
+def _logistic_claims(lines: pd.DataFrame) -> list[Finding]:
     if "near" not in _present("logistic", lines):
         return []
     claim = "Robust logistic regression beats the classical one when labels near the boundary are flipped"
@@ -166,7 +166,7 @@ def _logistic(lines: pd.DataFrame) -> list[Finding]:
     ]
 
 
-def _poisson(lines: pd.DataFrame) -> list[Finding]:
+def _poisson_claims(lines: pd.DataFrame) -> list[Finding]:
     if "lognormal" not in _present("poisson", lines):
         return []
     found = []
@@ -227,7 +227,7 @@ def _fixed(lines: pd.DataFrame) -> Finding:
     return Finding("5.1, Poisson", claim, found, UNDECIDED if few else verdict, (head, *rows))
 
 
-def _topics(lines: pd.DataFrame) -> list[Finding]:
+def _topics_claims(lines: pd.DataFrame) -> list[Finding]:
     found = []
     for corpus in sorted(lines["variant"].unique()):
         levels = corrupted(lines, corpus)
@@ -250,8 +250,8 @@ def _with(intercept: bool) -> str:
 
 
 _BY_EXPERIMENT: dict[str, Callable[[pd.DataFrame], list[Finding]]] = {
-    "linear": _linear,
-    "logistic": _logistic,
-    "poisson": _poisson,
-    "topics": _topics,
+    "linear": _linear_claims,
+    "logistic": _logistic_claims,
+    "poisson": _poisson_claims,
+    "topics": _topics_claims,
 }

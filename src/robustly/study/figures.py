@@ -75,7 +75,7 @@ def draw_all(folder: Path, lines: Lines) -> list[Picture]:
     if all(len(lines.get(name, ())) for name in ("linear", "logistic", "poisson")):
         made.append(_improvement(folder, lines))
     if len(lines.get("topics", ())):
-        made.append(_topics(folder, lines["topics"]))
+        made.append(_draw_topics(folder, lines["topics"]))
     return made
 
 
@@ -127,7 +127,7 @@ def _grid(
 ) -> Picture:
     """Variants or intercepts down, losses across."""
     across = len(losses) if len(losses) <= ACROSS else -(-len(losses) // 2)
-    figure, axes = _figure(-(-len(rows) * len(losses) // across), across)
+    figure, axes = _panels(-(-len(rows) * len(losses) // across), across)
     panels = iter(axes.ravel())
     for variant, intercept, methods, words in rows:
         run = lines.loc[lines["variant"] == variant.name, "level"].unique()
@@ -187,7 +187,7 @@ def _median(values: np.ndarray) -> tuple[float, float, float]:
 
 def _improvement(folder: Path, lines: Lines) -> Picture:
     """The paper's summary: what the robust model gains over the classical one."""
-    figure, axes = _figure(1, 3)
+    figure, axes = _panels(1, 3)
     r2 = Loss("", "pR2", False, True)
     columns: list[tuple[str, str, list[tuple[str, str, Loss, bool | None, Style]]]] = [
         ("linear", "linear: gain in pR2", [
@@ -225,10 +225,10 @@ def _improvement(folder: Path, lines: Lines) -> Picture:
     return _finish(folder, "improvement", caption, figure, ())
 
 
-def _topics(folder: Path, lines: pd.DataFrame) -> Picture:
+def _draw_topics(folder: Path, lines: pd.DataFrame) -> Picture:
     corpora = list(dict.fromkeys(lines["variant"]))
     across = min(len(corpora), 3)
-    figure, axes = _figure(-(-len(corpora) // across), across)
+    figure, axes = _panels(-(-len(corpora) // across), across)
     loss = LOSSES["topics"][0]
     for axis, corpus in zip(axes.ravel(), corpora):
         levels = sorted(lines.loc[lines["variant"] == corpus, "level"].unique())
@@ -243,7 +243,7 @@ def _topics(folder: Path, lines: pd.DataFrame) -> Picture:
     return _finish(folder, "topics", caption, figure, axes.ravel()[: len(corpora)], list(axes.ravel()[len(corpora) :]))
 
 
-def _figure(down: int, across: int) -> tuple[Any, Any]:
+def _panels(down: int, across: int) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(PANEL[0] * max(across, 1.6), PANEL[1] * down + 0.7), layout="constrained")

@@ -30,7 +30,9 @@ padding:.15rem 0}.findings>tbody>tr{display:block;border-bottom:1px solid #ddd;p
 CLASSES = {REPRODUCED: "yes", IN_PART: "part", NOT: "no"}
 
 
-def write_page(folder: Path, lines: Lines, pictures: list[Picture], settings: dict[str, Any], notes: list[str]) -> Path:
+def write_study_page(
+    folder: Path, lines: Lines, pictures: list[Picture], settings: dict[str, Any], notes: list[str]
+) -> Path:
     """``study.html`` from the lines of all experiments in the folder."""
     parts = [
         _opening(claims_found := claims(lines)),

@@ -41,11 +41,11 @@ class Method:
     """Where it is tried; None for everywhere."""
 
 
-def _logistic(intercept: bool, **options: Any) -> RobustLogisticRegression:
+def _logistic_estimator(intercept: bool, **options: Any) -> RobustLogisticRegression:
     return RobustLogisticRegression(fit_intercept=intercept, **options)
 
 
-def _poisson(intercept: bool, **options: Any) -> RobustPoissonRegression:
+def _poisson_estimator(intercept: bool, **options: Any) -> RobustPoissonRegression:
     return RobustPoissonRegression(fit_intercept=intercept, **options)
 
 
@@ -60,21 +60,21 @@ METHODS: dict[str, tuple[Method, ...]] = {
     ),
     # The true model has no intercept and the paper's equations have none.
     "logistic": (
-        Method("classical", "classical", lambda b: _logistic(b, local=None), (False,)),
-        Method("robust", "robust (own log odds, normal)", lambda b: _logistic(b), (False,)),
-        Method("algorithm1", "the same by the paper's Algorithm 1", lambda b: _logistic(b, **EM), (False,), ("near",)),
-        Method("laplace", "own log odds, Laplace", lambda b: _logistic(b, prior="laplace"), (False,)),
-        Method("t4", "own log odds, Student-t with 4 dof", lambda b: _logistic(b, prior="student_t", dof=4.0), (False,)),
-        Method("cauchy", "own log odds, Student-t with 1 dof", lambda b: _logistic(b, **CAUCHY), (False,)),
-        Method("label", "own label (may be wrong)", lambda b: _logistic(b, local="label"), (False,)),
+        Method("classical", "classical", lambda b: _logistic_estimator(b, local=None), (False,)),
+        Method("robust", "robust (own log odds, normal)", lambda b: _logistic_estimator(b), (False,)),
+        Method("algorithm1", "the same by the paper's Algorithm 1", lambda b: _logistic_estimator(b, **EM), (False,), ("near",)),
+        Method("laplace", "own log odds, Laplace", lambda b: _logistic_estimator(b, prior="laplace"), (False,)),
+        Method("t4", "own log odds, Student-t with 4 dof", lambda b: _logistic_estimator(b, prior="student_t", dof=4.0), (False,)),
+        Method("cauchy", "own log odds, Student-t with 1 dof", lambda b: _logistic_estimator(b, **CAUCHY), (False,)),
+        Method("label", "own label (may be wrong)", lambda b: _logistic_estimator(b, local="label"), (False,)),
     ),
     "poisson": (
         Method("classical", "classical", lambda b: RobustGLM("poisson", local=None, fit_intercept=b), BOTH),
         Method("nb", "negative binomial", lambda b: RobustGLM("negative_binomial", local=None, fit_intercept=b), BOTH),
-        Method("robust", "robust (own log rates, normal)", lambda b: _poisson(b), BOTH),
-        Method("algorithm1", "the same by the paper's Algorithm 1", lambda b: _poisson(b, **EM), BOTH, ("lognormal",)),
-        *(Method(f"fixed{at:g}", f"spread held at {at:g}", partial(_poisson, spread=at), BOTH) for at in FIXED),
-        Method("t4", "own log rates, Student-t with 4 dof", lambda b: _poisson(b, prior="student_t"), (True,), ("gross",)),
+        Method("robust", "robust (own log rates, normal)", lambda b: _poisson_estimator(b), BOTH),
+        Method("algorithm1", "the same by the paper's Algorithm 1", lambda b: _poisson_estimator(b, **EM), BOTH, ("lognormal",)),
+        *(Method(f"fixed{at:g}", f"spread held at {at:g}", partial(_poisson_estimator, spread=at), BOTH) for at in FIXED),
+        Method("t4", "own log rates, Student-t with 4 dof", lambda b: _poisson_estimator(b, prior="student_t"), (True,), ("gross",)),
     ),
 }  # fmt: skip
 
@@ -95,7 +95,7 @@ MEASURES = ("pL1", "pR2", "error", "nll_plugin", "nll_integrated", "mse", "misdi
 """Of these, what a fit must have to be compared."""
 
 
-def run(task: Task, seed: int, only: Collection[str] | None = None) -> list[dict[str, Any]]:
+def run_regressions(task: Task, seed: int, only: Collection[str] | None = None) -> list[dict[str, Any]]:
     """Fit every method, or `only` some, to the task's training rows; one line a method."""
     trial = draw(task, seed)
     lines = []

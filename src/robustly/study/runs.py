@@ -113,7 +113,7 @@ def open_folder(folder: Path, wanted: Wanted) -> None:
                 continue  # More of the same go on from those that are there.
             _refuse_change(folder, f"{name} of {experiment}", before.get(name), value)
         parts[experiment] = asked
-    write_json(folder / SETTINGS, {**common, "experiments": parts})
+    write_study_json(folder / SETTINGS, {**common, "experiments": parts})
 
 
 def _refuse_change(folder: Path, name: str, before: Any, now: Any) -> None:
@@ -138,7 +138,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
         raise StudyError(f"{path} cannot be read ({error}). Choose another folder with --out.") from error
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_study_json(path: Path, value: Any) -> None:
     with atomic(path) as stream:
         stream.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
@@ -172,12 +172,12 @@ def typed(lines: pd.DataFrame) -> pd.DataFrame:
 def work(task: Task, seed: int, sources: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
     """Run one task; called in other processes too."""
     if task.experiment == "topics":
-        from robustly.study import topics
+        from robustly.study.topics import run_topics
 
-        return topics.run(task, seed, sources)
-    from robustly.study import regressions
+        return run_topics(task, seed, sources)
+    from robustly.study.regressions import run_regressions
 
-    return regressions.run(task, seed)
+    return run_regressions(task, seed)
 
 
 class Ledger:
@@ -214,7 +214,7 @@ class Ledger:
         self.known, self.fresh = whole, []
 
 
-def run(folder: Path, wanted: Wanted, jobs: int, advance: Callable[[str, int, int], None]) -> None:
+def run_wanted(folder: Path, wanted: Wanted, jobs: int, advance: Callable[[str, int, int], None]) -> None:
     """Run what is missing. `advance` is told an experiment, how many of its tasks are done, and of how many."""
     open_folder(folder, wanted)
     for experiment in wanted.experiments:

@@ -105,14 +105,14 @@ def draw(task: Task, seed: int) -> Trial:
     return Trial(X, respond(rng, X @ w, b, task.variant, task.level), X_test, y_test, w, b)
 
 
-def _linear(rng: np.random.Generator, linear: np.ndarray, b: float, variant: str, level: float) -> np.ndarray:
+def _draw_linear(rng: np.random.Generator, linear: np.ndarray, b: float, variant: str, level: float) -> np.ndarray:
     r""":math:`N(w^\top x + b, \sigma_i + 0.02)` with gamma :math:`\sigma_i`, the second argument read either way."""
     extra = rng.gamma(level, 1.0, len(linear)) if level > 0 else np.zeros(len(linear))
     scale = extra + NOISE if variant == "sd" else np.sqrt(extra + NOISE)
     return linear + b + scale * rng.normal(size=len(linear))
 
 
-def _logistic(rng: np.random.Generator, linear: np.ndarray, b: float, variant: str, level: float) -> np.ndarray:
+def _draw_logistic(rng: np.random.Generator, linear: np.ndarray, b: float, variant: str, level: float) -> np.ndarray:
     """Labels of the true model without intercept, a share of them flipped."""
     y = (rng.uniform(size=len(linear)) < expit(linear)).astype(float)
     number = round(level * len(y))
@@ -122,7 +122,7 @@ def _logistic(rng: np.random.Generator, linear: np.ndarray, b: float, variant: s
     return y
 
 
-def _poisson(rng: np.random.Generator, linear: np.ndarray, b: float, variant: str, level: float) -> np.ndarray:
+def _draw_poisson(rng: np.random.Generator, linear: np.ndarray, b: float, variant: str, level: float) -> np.ndarray:
     """Counts of the true model without intercept, their log rates disturbed."""
     disturbed = linear
     if level > 0 and variant == "lognormal":
@@ -137,7 +137,7 @@ def _poisson(rng: np.random.Generator, linear: np.ndarray, b: float, variant: st
 
 
 _RESPONSES: dict[str, Callable[[np.random.Generator, np.ndarray, float, str, float], np.ndarray]] = {
-    "linear": _linear,
-    "logistic": _logistic,
-    "poisson": _poisson,
+    "linear": _draw_linear,
+    "logistic": _draw_logistic,
+    "poisson": _draw_poisson,
 }

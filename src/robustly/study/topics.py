@@ -32,7 +32,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusSource:
     """Where a corpus comes from: a file, or None for the Reuters headlines of the ``lda`` package."""
 
     name: str
@@ -40,18 +40,18 @@ class Source:
     digest: str
 
 
-def default_sources() -> tuple[Source, ...]:
+def default_sources() -> tuple[CorpusSource, ...]:
     """The Reuters set when the ``lda`` package is there."""
     if importlib.util.find_spec("lda") is None:
         return ()
     from importlib.metadata import version
 
-    return (Source(REUTERS, None, f"lda {version('lda')}"),)
+    return (CorpusSource(REUTERS, None, f"lda {version('lda')}"),)
 
 
-def sources_of(paths: list[Path]) -> tuple[Source, ...]:
+def sources_of(paths: list[Path]) -> tuple[CorpusSource, ...]:
     """Corpora by file, named for the file, or for its folder where file names say nothing or come twice."""
-    found: list[Source] = []
+    found: list[CorpusSource] = []
     for path in paths:
         try:
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -64,7 +64,7 @@ def sources_of(paths: list[Path]) -> tuple[Source, ...]:
             name = path.resolve().parent.name
         while name in [one.name for one in found]:
             name += "+"
-        source = Source(name, str(path.resolve()), digest)
+        source = CorpusSource(name, str(path.resolve()), digest)
         counts = counts_of(source)
         if round(HELD_OUT * counts.shape[0]) < 1:
             raise DataError(f"the corpus {path} has {counts.shape[0]} documents; a fifth is held out, so 5 are needed.")
@@ -73,7 +73,7 @@ def sources_of(paths: list[Path]) -> tuple[Source, ...]:
 
 
 @functools.lru_cache(maxsize=4)
-def counts_of(source: Source) -> Any:
+def counts_of(source: CorpusSource) -> Any:
     """Documents × words."""
     if source.path is not None:
         return Corpus.read(source.path).counts
@@ -84,7 +84,7 @@ def counts_of(source: Source) -> Any:
         return Corpus.from_matrix(load_reuters()).counts
 
 
-def run(task: Task, seed: int, sources: tuple[Source, ...]) -> list[dict[str, Any]]:
+def run_topics(task: Task, seed: int, sources: tuple[CorpusSource, ...]) -> list[dict[str, Any]]:
     """Fit both models with ``task.level`` topics to one split of one corpus."""
     source = next(one for one in sources if one.name == task.variant)
     counts = counts_of(source)

@@ -118,7 +118,7 @@ def complete_documents(
     else:
         raise DataError(
             f"document completion is for fitted RobustLDA, LDA and scikit-learn LatentDirichletAllocation; "
-            f"a {type(model).__name__} came (is it fitted?)."
+            f"got a {type(model).__name__} (is it fitted?)."
         )
     return Completion(float(sums.sum()) / words, sums, words, halves.skipped)
 

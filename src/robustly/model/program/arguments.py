@@ -36,7 +36,7 @@ def read_arguments(model: Callable[..., Any], args: Sequence[Any], kwargs: dict[
         bound = signature.bind(*args, **kwargs)
     except TypeError as error:
         raise DataError(f"the model takes {signature}, but the call does not fit it: {error}.") from error
-    values = {name: _plain(name, value) for name, value in bound.arguments.items()}
+    values = {name: _as_plain(name, value) for name, value in bound.arguments.items()}
     bound.arguments.update(values)
     paths, tree = jax.tree_util.tree_flatten_with_path((bound.args, bound.kwargs))
     by_place = list(signature.parameters)
@@ -48,7 +48,7 @@ def read_arguments(model: Callable[..., Any], args: Sequence[Any], kwargs: dict[
     return Arguments(tuple(leaf for _, leaf in paths), tuple(labels), tree)
 
 
-def _plain(name: str, value: Any) -> Any:
+def _as_plain(name: str, value: Any) -> Any:
     """Frames, series and lists of numbers as arrays; everything else as it came."""
     if hasattr(value, "to_numpy") and not hasattr(value, "at"):
         return value.to_numpy()

@@ -16,7 +16,7 @@ from robustly.errors import DataError, LocalizeError, SupportError, names
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.sites import samples, support_of
-from robustly.model.program.trace import Trace, check_plate, inside, run, site_log_prob
+from robustly.model.program.trace import Trace, check_plate, inside, run_program, site_log_prob
 
 if TYPE_CHECKING:
     from robustly.model.program.read import Program
@@ -91,7 +91,7 @@ def _both_ways(program: Program, values: Mapping[str, Any], rows: Sequence[Any])
             for leaf, row, counts in zip(program.arguments.leaves, program.is_row, program.counts_rows)
         ]
     )
-    together = run(program.request.model, args, kwargs, values=values, key=jax.random.key(1))
+    together = run_program(program.request.model, args, kwargs, values=values, key=jax.random.key(1))
     check_plate(together[program.plate], count)
     inner = [name for name in samples(together) if inside(together[name], program.plate)]
     own = {name: together[name]["value"] for name in inner if not together[name]["is_observed"]}
@@ -109,8 +109,8 @@ def _both_ways(program: Program, values: Mapping[str, Any], rows: Sequence[Any])
 def _check_filled(program: Program, rows: Any, values: Mapping[str, Any]) -> None:
     first = tuple(a[0] for a in rows)
     other = {name: program.trace[name]["value"] + 1.0 for name in program.sites.filled}
-    rest = {**values, **program._values((*program.sites.local, *program.sites.discrete))}
-    before = program.trace_row(first, {**rest, **program._values(program.sites.filled)})
+    rest = {**values, **program.site_values((*program.sites.local, *program.sites.discrete))}
+    before = program.trace_row(first, {**rest, **program.site_values(program.sites.filled)})
     after = program.trace_row(first, {**rest, **other})
     for name in program.sites.observed:
         if not np.isclose(float(site_log_prob(before[name])), float(site_log_prob(after[name])), equal_nan=True):

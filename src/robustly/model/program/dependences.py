@@ -11,7 +11,7 @@ from numpyro.primitives import Messenger
 
 from robustly.errors import LocalizeError
 from robustly.model.program import hyper
-from robustly.model.program.trace import run
+from robustly.model.program.trace import run_program
 
 if TYPE_CHECKING:
     from robustly.model.program.read import Program
@@ -36,8 +36,8 @@ def dependences(program: Program) -> tuple[dict[str, set[str]], list[str], bool]
     moves with a local one, and whether a local prior moves with a discrete latent.
     """
     sites = program.sites
-    local, shared = program._values(sites.local), program._values(sites.shared)
-    rest = program._values((*sites.discrete, *sites.filled))
+    local, shared = program.site_values(sites.local), program.site_values(sites.shared)
+    rest = program.site_values((*sites.discrete, *sites.filled))
     everything = {**local, **shared}
     moving: dict[str, set[str]] = {}
     tangled: list[str] = []
@@ -45,7 +45,7 @@ def dependences(program: Program) -> tuple[dict[str, set[str]], list[str], bool]
 
     def watch(values: dict[str, Any], row: Any, store: Callable[[str, Any], None]) -> Any:
         args, kwargs = program.call(row)
-        run(Look(program.request.model, store), args, kwargs, values={**everything, **rest, **values})
+        run_program(Look(program.request.model, store), args, kwargs, values={**everything, **rest, **values})
         return jnp.zeros(())
 
     def push(values: dict[str, Any], row: Any, store: Callable[[str, Any], None]) -> Any:
@@ -74,7 +74,7 @@ def dependences(program: Program) -> tuple[dict[str, set[str]], list[str], bool]
     push(local, program.first_row, note_tangles)
     if sites.discrete:
         # Whole numbers have no tangent, but a batch of them is traced as well.
-        values = {name: value[None] for name, value in program._values(sites.discrete).items()}
+        values = {name: value[None] for name, value in program.site_values(sites.discrete).items()}
         known = jax.tree.map(jnp.asarray, everything)
         jax.vmap(lambda z: watch({**known, **z}, program.first_row, note_led))(values)
     return moving, tangled, bool(led)

@@ -30,7 +30,7 @@ from robustly.model.program.checks import (
 )
 from robustly.model.program.dependences import dependences
 from robustly.model.program.sites import choose_plate, latent_grid, local_size, sort_sites, support_of
-from robustly.model.program.trace import Trace, fixed_key, inside, run, site_log_prob
+from robustly.model.program.trace import Trace, fixed_key, inside, run_program, site_log_prob
 from robustly.model.row import RowModel
 
 
@@ -88,7 +88,7 @@ class Program:
     def full_trace(self, arguments: Arguments, values: Mapping[str, Any] | None = None) -> Trace:
         """The program's trace on all rows; `values` by site, the rest typical."""
         args, kwargs = arguments.call(arguments.leaves)
-        return run(self.request.model, args, kwargs, values=values, key=fixed_key())
+        return run_program(self.request.model, args, kwargs, values=values, key=fixed_key())
 
     def call(self, row: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with one row."""
@@ -111,7 +111,7 @@ class Program:
         """The program's trace on one row; `values` by site, prior arguments from `theta`, the rest typical or drawn."""
         args, kwargs = self.call(row)
         swapped = {} if theta is None else self.swapped(theta)
-        return run(
+        return run_program(
             self.request.model, args, kwargs, values=values, swapped=swapped, plate=self.plate, key=key, draw=draw
         )
 
@@ -130,7 +130,7 @@ class Program:
     @cached_property
     def typical(self) -> dict[str, Any]:
         """Typical values of the latent sites outside the plate, which all calls have alike."""
-        return self._values(
+        return self.site_values(
             [name for name in (*self.sites.shared, *self.sites.local) if not inside(self.trace[name], self.plate)]
         )
 
@@ -143,7 +143,7 @@ class Program:
         if stray:
             raise LocalizeError(f'observed sites {names(stray)} stand outside plate "{self.plate}". Move them into it.')
 
-    def _values(self, chosen: Sequence[str]) -> dict[str, Any]:
+    def site_values(self, chosen: Sequence[str]) -> dict[str, Any]:
         # Plain arrays take the precision of whatever runs them; a NumPyro user's own sampler may be in single.
         return {name: np.asarray(self.trace[name]["value"]) for name in chosen}
 
@@ -216,8 +216,8 @@ class Program:
             log_likelihood=self._log_likelihood if self.latents is None else self._log_likelihood_z,
             start=start,
             constraints=limits,
-            log_prior=self._log_prior,
-            prior=self._prior,
+            log_prior=self.log_prior,
+            prior=self.prior,
             local_shape=jnp.shape(self.trace[self.sites.local[0]]["value"]) if single else (),
             log_hyperprior=self._log_hyperprior,
             latents=self.latents,
@@ -246,10 +246,10 @@ class Program:
             place += like.size
         return values
 
-    def _everything(self, local: Any, theta: Any, z: Any) -> dict[str, Any]:
+    def all_values(self, local: Any, theta: Any, z: Any) -> dict[str, Any]:
         return {
-            **self._values(self.sites.filled),
-            **(self._values(self.sites.discrete) if z is None else self.latent_values(z)),
+            **self.site_values(self.sites.filled),
+            **(self.site_values(self.sites.discrete) if z is None else self.latent_values(z)),
             **self.shared_values(theta),
             **self.local_values(local),
         }
@@ -272,14 +272,18 @@ class Program:
 
     def _transform(self, u: Any, theta: Any, row: Any) -> tuple[Any, Any]:
         setters, placed = self._setters(u)
-        rest = {**self._values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
+        rest = {**self.site_values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
         self.trace_row(row, {**rest, **setters}, theta)
         values = {name: at.value for name, at in placed.items()}
         return values[self.sites.local[0]] if self.single else values, sum(at.log_volume for at in placed.values())
 
     def _joint(self, u: Any, theta: Any, row: Any, z: Any = None) -> Any:
         setters, placed = self._setters(u)
-        rest = self._values(self.sites.filled) if z is None else self._values(self.sites.filled) | self.latent_values(z)
+        rest = (
+            self.site_values(self.sites.filled)
+            if z is None
+            else self.site_values(self.sites.filled) | self.latent_values(z)
+        )
         trace = self.trace_row(row, {**rest, **self.shared_values(theta), **setters}, theta)
         total = sum((self._log_coordinate(trace[name], at) for name, at in placed.items()), jnp.zeros(()))
         counted = (*self.sites.discrete, *self.sites.observed)
@@ -300,7 +304,7 @@ class Program:
             sizes.append(int(np.prod(bijection.inverse_shape(jnp.shape(self.trace[name]["value"])), dtype=int)))
         return sizes
 
-    def _prior(self, theta: Any, row: Any) -> Any:
+    def prior(self, theta: Any, row: Any) -> Any:
         found: dict[str, Any] = {}
 
         def catch(site: str) -> Callable[[Any], Any]:
@@ -310,12 +314,12 @@ class Program:
 
             return keep
 
-        rest = {**self._values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
+        rest = {**self.site_values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
         self.trace_row(row, {**rest, **{site: catch(site) for site in self.sites.local}}, theta)
         return found[self.sites.local[0]] if self.single else found
 
-    def _log_prior(self, local: Any, theta: Any, row: Any) -> Any:
-        trace = self.trace_row(row, self._everything(local, theta, None), theta)
+    def log_prior(self, local: Any, theta: Any, row: Any) -> Any:
+        trace = self.trace_row(row, self.all_values(local, theta, None), theta)
         return sum(site_log_prob(trace[name]) for name in self.sites.local)
 
     def _log_likelihood(self, local: Any, theta: Any, row: Any) -> Any:
@@ -325,7 +329,7 @@ class Program:
         return self._likelihood(local, theta, row, z)
 
     def _likelihood(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
-        trace = self.trace_row(row, self._everything(local, theta, z), theta)
+        trace = self.trace_row(row, self.all_values(local, theta, z), theta)
         total = sum(
             (site_log_prob(trace[name]) for name in (*self.sites.discrete, *self.sites.observed)), jnp.zeros(())
         )
@@ -333,14 +337,14 @@ class Program:
             return total
         # The prior is read at one value of z; what another changes of it is counted here.
         changed = sum(site_log_prob(trace[name]) for name in self.sites.local)
-        return total + changed - self._log_prior(local, theta, row)
+        return total + changed - self.log_prior(local, theta, row)
 
     def _log_hyperprior(self, theta: Any) -> Any:
         total = jnp.zeros(())
         wanted = [name for name in self.sites.shared if name not in self.request.flat]
         if wanted:
             values = {
-                **self._values((*self.sites.local, *self.sites.filled, *self.sites.discrete)),
+                **self.site_values((*self.sites.local, *self.sites.filled, *self.sites.discrete)),
                 **self.shared_values(theta),
             }
             trace = self.trace_row(self.first_row, values, theta)

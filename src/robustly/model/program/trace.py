@@ -83,7 +83,7 @@ def fixed_key() -> Any:
     return jax.random.key(0)
 
 
-def run(
+def run_program(
     model: Any,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

@@ -1,4 +1,4 @@
-"""``robustly study``: the paper's experiments in one command."""
+"""Which experiments are run, how often, and what comes of them? The paper's, into one folder, with figures and a page."""
 
 from __future__ import annotations
 
@@ -6,40 +6,14 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from robustly.errors import PersistError, RobustlyError, did_you_mean, names
+from robustly.errors import PersistError, did_you_mean, names
 
 EXPERIMENTS = ("linear", "logistic", "poisson", "summary", "topics", "all")
 FULL, QUICK = 50, 6
 SPLITS, QUICK_SPLITS = 5, 2
 TOPICS, QUICK_TOPICS = (5, 10, 20, 50), (5, 20)
-
-
-def study(
-    experiment: Annotated[
-        str,
-        typer.Argument(help=f"One of {', '.join(EXPERIMENTS)}. The summary is the paper's own designs of the three regressions."),
-    ] = "all",
-    out: Annotated[Path, typer.Option(help="Folder for CSV files, figures and study.html; a stopped run goes on there.")] = Path("study"),
-    reps: Annotated[int | None, typer.Option(help=f"Repetitions; {FULL} by default, {QUICK} with --quick.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of all that is random.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Few repetitions: a look in minutes, not a study.")] = False,
-    jobs: Annotated[int | None, typer.Option(help="Processes at once; by default one a core, eight at most.")] = None,
-    corpus: Annotated[list[Path] | None, typer.Option(help="Word counts (lda-c, UCI docword, Matrix Market); may come several times.")] = None,
-    topics: Annotated[str | None, typer.Option(help="Numbers of topics, as in 10,20,50.")] = None,
-) -> None:  # fmt: skip
-    """Run the experiments of Wang & Blei's paper and judge its claims."""
-    try:
-        for line in run_study(experiment, out, reps, seed, quick, jobs, corpus or [], topics):
-            typer.echo(line)
-    except RobustlyError as error:
-        from robustly.study.runs import Stopped
-
-        typer.echo(f"robustly: {error}", err=True)
-        raise typer.Exit(130 if isinstance(error, Stopped) else 2) from None
 
 
 def run_study(
@@ -60,8 +34,8 @@ def run_study(
     reps = _at_least_one("--reps", reps, QUICK if quick else FULL)
     jobs = _at_least_one("--jobs", jobs, runs.sensible_jobs())
     if seed < 0:
-        raise runs.StudyError(f"--seed is a whole number from 0 up; {seed} came.")
-    sizes = _sizes(topics) if topics is not None else (QUICK_TOPICS if quick else TOPICS)
+        raise runs.StudyError(f"--seed is a whole number from 0 up; got {seed}.")
+    sizes = _topic_numbers(topics) if topics is not None else (QUICK_TOPICS if quick else TOPICS)
     notes: list[str] = []
     sources: tuple[Any, ...] = ()
     if "topics" in chosen:
@@ -77,11 +51,11 @@ def run_study(
             notes.append(note)
             yield note
     elif corpus or topics:
-        raise runs.StudyError(f"--corpus and --topics are for the topics experiment; {experiment} came.")
+        raise runs.StudyError(f"--corpus and --topics are for the topics experiment; got {experiment}.")
     splits = min(reps, QUICK_SPLITS if quick else SPLITS)
     wanted = runs.Wanted(chosen, seed, reps, experiment == "summary", sources, sizes, splits)
-    with _progress() as advance:
-        runs.run(out, wanted, jobs, advance)
+    with _bars() as advance:
+        runs.run_wanted(out, wanted, jobs, advance)
     yield from finish(out, notes)
 
 
@@ -90,7 +64,7 @@ def finish(out: Path, notes: list[str]) -> Iterator[str]:
     from robustly.study import runs
     from robustly.study.claims import claims
     from robustly.study.figures import draw_all
-    from robustly.study.page import write_page
+    from robustly.study.page import write_study_page
 
     settings = runs.read_settings(out)
     lines = {name: runs.read_lines(out, name) for name in settings["experiments"]}
@@ -99,7 +73,7 @@ def finish(out: Path, notes: list[str]) -> Iterator[str]:
         pictures = draw_all(out / "figures", lines)
     except OSError as error:
         raise PersistError(f"cannot write figures into {out}: {error.strerror}. Choose another --out.") from error
-    page = write_page(out, lines, pictures, settings, notes)
+    page = write_study_page(out, lines, pictures, settings, notes)
     for one in claims(lines):
         yield f"{one.verdict:>19}  {one.where}: {one.claim}"
     yield f"wrote {page}, {len(pictures)} figures in {out / 'figures'}, and the lines of every repetition as CSV"
@@ -122,11 +96,11 @@ def _at_least_one(name: str, given: int | None, default: int) -> int:
     if given is not None and given < 1:
         from robustly.study.runs import StudyError
 
-        raise StudyError(f"{name} is a whole number from 1 up; {given} came.")
+        raise StudyError(f"{name} is a whole number from 1 up; got {given}.")
     return default if given is None else given
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _topic_numbers(text: str) -> tuple[int, ...]:
     from robustly.study.runs import StudyError
 
     try:
@@ -135,13 +109,13 @@ def _sizes(text: str) -> tuple[int, ...]:
         sizes = ()
     if not sizes or sizes[0] < 1:
         raise StudyError(
-            f'--topics takes whole numbers from 1 up, with commas between them, as in 10,20,50; "{text}" came.'
+            f'--topics takes whole numbers from 1 up, with commas between them, as in 10,20,50; got "{text}".'
         )
     return sizes
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
     """A bar an experiment on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda experiment, done, total: None
