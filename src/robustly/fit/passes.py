@@ -33,13 +33,16 @@ Chunk = tuple[Sums, ByUnit, Any]
 
 
 class ChunkPass:
-    """A pass that begins with the approximation's start where rows have no state yet."""
+    """A pass in double precision, by whatever thread, that gives rows a state to begin with where they have none yet."""
 
-    def __init__(self, run: Callable[..., Chunk], begin: Callable[[Any, Data, int], Any]) -> None:
+    def __init__(self, run: Callable[..., Chunk], begin: Callable[[Any, Data, int], Any] | None = None) -> None:
         self.run, self.begin = run, begin
 
     def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
-        return self.run(theta, data, weight, self.begin(theta, data, len(weight)) if state is None else state)
+        with double_precision():
+            if state is None and self.begin is not None:
+                state = self.begin(theta, data, len(weight))
+            return self.run(theta, data, weight, state)
 
 
 class Passes:

@@ -194,7 +194,7 @@ class Regression(ViewProblem):
             return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None
 
         with double_precision(), np.errstate(all="ignore"):
-            found = self.rows.map(each, self.view.at(vector), keep=self.slot).by_unit
+            found = self.rows.map(ChunkPass(each), self.view.at(vector), keep=self.slot).by_unit
         parts = tuple(found[str(i)] for i in range(len(found)))
         return parts if len(parts) > 1 else parts[0]
 

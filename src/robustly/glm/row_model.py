@@ -10,7 +10,7 @@ import numpy as np
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation, Exact, Laplace, Quadrature, TwoCentre
 from robustly.approx.two_centre import FEWEST_NODES
-from robustly.fit.passes import row_kernel
+from robustly.fit.passes import ChunkPass, row_kernel
 from robustly.glm.family import Family
 from robustly.glm.local import Law, LocalDispersion, LocalPredictor, log_prior
 from robustly.model.row import RowModel
@@ -115,5 +115,5 @@ def evidence_of(
 
     rows = ArrayRows((*(numbers[i] for i in varied), y, np.array(trials)), np.ones(len(y)))
     with double_precision(), np.errstate(all="ignore"):
-        found = rows.map(each, tuple(None if np.ndim(n) else n for n in numbers)).by_unit["evidence"]
+        found = rows.map(ChunkPass(each), tuple(None if np.ndim(n) else n for n in numbers)).by_unit["evidence"]
     return found + law.family.log_base(y, trials)

@@ -19,6 +19,7 @@ from jax.scipy.special import betainc, logsumexp
 from robustly.approx.climb import climb
 from robustly.approx.grid import line_points, qmc_points
 from robustly.errors import DataError, ModelError, names
+from robustly.fit.passes import ChunkPass
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.hyper import core
 from robustly.model.program.read import Program
@@ -140,7 +141,7 @@ class Predictor:
         def chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
             return {}, jax.vmap(lambda row: function(*theta, row))(data), None
 
-        return dict(self.rows.map(jax.jit(chunk), args).by_unit)
+        return dict(self.rows.map(ChunkPass(jax.jit(chunk)), args).by_unit)
 
     def moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation of every new row."""
@@ -169,7 +170,7 @@ class Predictor:
         def chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
             return {}, jax.vmap(one)(data), None
 
-        return rows.map(jax.jit(chunk), None).by_unit["cdf"]
+        return rows.map(ChunkPass(jax.jit(chunk)), None).by_unit["cdf"]
 
     def quantile(self, level: float) -> np.ndarray:
         """The value below which a share `level` of each row's predictive lies."""
@@ -220,7 +221,7 @@ class Predictor:
             *row, raw = data
             return {}, jax.vmap(one)(tuple(row), jax.random.wrap_key_data(raw)), None
 
-        found = rows.map(jax.jit(chunk), None).by_unit
+        found = rows.map(ChunkPass(jax.jit(chunk)), None).by_unit
         return {name: np.moveaxis(values, 1, 0) for name, values in found.items()}
 
 

@@ -17,8 +17,9 @@ sums with a constant added to each distance and each log density, so it is read 
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +27,8 @@ from scipy.special import digamma, gammaln, polygamma
 from threadpoolctl import ThreadpoolController
 
 from robustly.mixture.covariance import log_det_factors
+from robustly.rows.arrays import ArrayRows
+from robustly.rows.store import Rows
 
 BLOCK_NUMBERS = 1 << 18
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
@@ -99,9 +102,6 @@ class MixtureSums:
     curve: np.ndarray
     """Second derivatives in ν (K,); its last entry, K + 1 in all, is the one for a ν that all components share."""
 
-    def __add__(self, other: MixtureSums) -> MixtureSums:
-        return MixtureSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
 
 class Pass:
     """A kernel laid out over blocks: distances and log densities of a block at a time."""
@@ -110,7 +110,7 @@ class Pass:
         self.kernel = kernel
         size, dim = kernel.means.shape
         self.dim = dim
-        self.block = int(max(1, min(rows, max(256, BLOCK_NUMBERS // (size * dim)))))
+        self.block = min(rows, block_size(kernel))
         self.constants = kernel.constants[:, None]
         finite = np.isfinite(kernel.dofs)
         self.finite, self.all_finite, self.none_finite = finite, bool(finite.all()), not finite.any()
@@ -163,19 +163,32 @@ def shares(density: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return top + np.log(total), density
 
 
-def collect(X: np.ndarray, kernel: Densities, *, fit_dof: bool) -> MixtureSums:
-    """All sums that one step of the fit needs."""
-    over = Pass(kernel, len(X))
-    rates = DofRates(kernel.dofs, over.dim) if fit_dof else None
-    total: MixtureSums | None = None
-    for _, columns in over.blocks(X):
-        found = _sum_block(over, columns, rates)
-        total = found if total is None else total + found
-    assert total is not None
-    return total
+def block_size(kernel: Densities) -> int:
+    """Rows whose distances from all components fit the cache."""
+    return int(max(256, BLOCK_NUMBERS // kernel.means.size))
 
 
-def _sum_block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> MixtureSums:
+def collect(X: np.ndarray | Rows, kernel: Densities, *, fit_dof: bool) -> MixtureSums:
+    """All sums that one step of the fit needs, over rows in memory or in any store."""
+    rows = X if isinstance(X, Rows) else rows_of(X, kernel)
+    rates = DofRates(kernel.dofs, kernel.means.shape[1]) if fit_dof else None
+    own = threading.local()  # a block's arrays are used again for the next, by the same thread
+
+    def sum_chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        if not hasattr(own, "over"):
+            own.over = Pass(kernel, block_size(kernel))
+        return _sum_block(own.over, np.ascontiguousarray(data[0].T), rates), {}, None
+
+    found = rows.map(sum_chunk, None).sums
+    return MixtureSums(**{**found, "log_likelihood": float(found["log_likelihood"])})
+
+
+def rows_of(X: np.ndarray, kernel: Densities) -> ArrayRows:
+    """A table as rows in blocks that suit the components."""
+    return ArrayRows((X,), np.broadcast_to(1.0, len(X)), block_size(kernel), ("X",), padded=False)
+
+
+def _sum_block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> dict[str, Any]:
     density, distance, logs = over.look(columns)
     evidence, share = shares(density)
     size, dim = over.kernel.means.shape
@@ -200,7 +213,15 @@ def _sum_block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> Mixtu
     slope, curve = np.zeros(size), np.zeros(size + 1)
     if rates is not None:
         slope, curve = rates.sums(share, distance, logs, pull)
-    return MixtureSums(float(evidence.sum()), share.sum(axis=1), weight.sum(axis=1), first, scatter, slope, curve)
+    return {
+        "log_likelihood": evidence.sum(),
+        "mass": share.sum(axis=1),
+        "weight": weight.sum(axis=1),
+        "first": first,
+        "scatter": scatter,
+        "slope": slope,
+        "curve": curve,
+    }
 
 
 class DofRates:

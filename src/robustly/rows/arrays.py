@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from robustly._runtime.memory import may_have_compiled
-from robustly._runtime.precision import double_precision
 from robustly.errors import DataError
 from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, first_time, thread_pool
 
@@ -28,6 +27,8 @@ class ArrayRows(Rows):
     weight: np.ndarray
     chunk: int = CHUNK
     labels: tuple[str, ...] = ()
+    padded: bool = True
+    """Whether the last chunk is filled up to the size of the others, as compiled passes want it."""
     _states: WeakKeyDictionary[Slot, np.ndarray] = field(default_factory=WeakKeyDictionary, repr=False)
 
     def __len__(self) -> int:
@@ -35,7 +36,9 @@ class ArrayRows(Rows):
 
     @property
     def bucket(self) -> int:
-        """Rows in a compiled chunk: powers of four, so that few different sizes are ever compiled."""
+        """Rows in a chunk: powers of four where chunks are padded, so that few different sizes are ever compiled."""
+        if not self.padded:
+            return self.chunk
         size = SMALLEST
         while size < min(len(self), self.chunk):
             size *= 4
@@ -55,6 +58,8 @@ class ArrayRows(Rows):
         return self._whole if place.stop - place.start == len(self) else self._cut(place)
 
     def _cut(self, place: slice) -> tuple[Data, np.ndarray]:
+        if not self.padded:
+            return tuple(a[place] for a in self.data), self.weight[place]
         size = self.bucket
         return tuple(pad(a[place], size) for a in self.data), pad(self.weight[place], size, 0.0)
 
@@ -88,13 +93,12 @@ class ArrayRows(Rows):
         def run(place: slice) -> Sums:
             data, weight = self.chunk_at(place)
             before = None if states is None else pad(states[place], len(weight))
-            with double_precision():
-                sums, by_unit, state = chunk_pass(theta, data, weight, before)
-                for name, part in by_unit.items():
-                    put(name, place, part)
-                if into is not None and state is not None:
-                    put("", place, state)
-                return {name: np.asarray(value) for name, value in sums.items()}
+            sums, by_unit, state = chunk_pass(theta, data, weight, before)
+            for name, part in by_unit.items():
+                put(name, place, part)
+            if into is not None and state is not None:
+                put("", place, state)
+            return {name: np.asarray(value) for name, value in sums.items()}
 
         alone = first_time(chunk_pass, self.bucket)
         if alone:
