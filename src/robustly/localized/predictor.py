@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.hyper import core
 from robustly.model.program.read import Program
 from robustly.model.program.trace import neutral_value, run, site_log_prob
+from robustly.result.laws import invert_cdf
 from robustly.rows.arrays import Rows, make_rows
 from robustly.rows.store import over_rows
 
@@ -158,18 +159,13 @@ class Predictor:
 
     def cdf(self, values: np.ndarray) -> np.ndarray:
         """P(Y ≤ value) for one value a row."""
-
-        def one(packed: Any) -> dict[str, Any]:
-            *row, value = packed
-            each, share = self._components(tuple(row), lambda d: cdf_of(d, value))
-            return {"cdf": share @ each}
-
         rows = Rows((*self.rows.data, np.asarray(values, dtype=float)), self.rows.weight, self.rows.chunk)
+        return over_rows(self._cdf_pass, rows, None)[1]["cdf"]
 
-        def chunk(data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-            return {}, jax.vmap(one)(data)
-
-        return over_rows(jax.jit(chunk), rows, None)[1]["cdf"]
+    @cached_property
+    def _cdf_pass(self) -> Any:
+        one = lambda packed: self._mixture_cdf(tuple(packed[:-1]), packed[-1])
+        return jax.jit(lambda data, weight, state: ({}, {"cdf": jax.vmap(one)(data)}))
 
     def quantile(self, level: float) -> np.ndarray:
         """The value below which a share `level` of each row's predictive lies."""
@@ -177,12 +173,10 @@ class Predictor:
         row0 = tuple(jnp.asarray(a[0]) for a in self.rows.data)
         seen = self._trace(row0, self.program.shared_values(theta), theta)[self.site]["fn"]
         low, high, whole = _range(seen.support)
-
-        def one(row: Any) -> dict[str, Any]:
-            below = partial(self._mixture_cdf, row)
-            return {"quantile": solve_quantile(below, level, low, high, whole)}
-
-        return self._over(one)["quantile"]
+        open_ends = (not np.isfinite(low), not np.isfinite(high))
+        start = (-1.0 if open_ends[1] else high - 2.0) if open_ends[0] else low - float(whole)
+        bracket = (np.full(len(self.rows), end) for end in (start, start + 2.0 if open_ends[1] else high))
+        return invert_cdf(self.cdf, level, *bracket, open_ends=open_ends, whole=whole)
 
     def _mixture_cdf(self, row: Any, value: Any) -> Any:
         each, share = self._components(row, lambda d: cdf_of(d, value))
@@ -295,34 +289,3 @@ def _range(support: Any) -> tuple[float, float, bool]:
     low = low if np.size(low) == 1 and not isinstance(low, jax.core.Tracer) else -jnp.inf
     high = high if np.size(high) == 1 and not isinstance(high, jax.core.Tracer) else jnp.inf
     return float(np.reshape(low, ())), float(np.reshape(high, ())), bool(support.is_discrete)
-
-
-def solve_quantile(below: Any, level: Any, low: float, high: float, whole: bool) -> Any:
-    """Invert a distribution function by doubling a bracket, then halving it."""
-    unbounded = jnp.zeros(())
-    start_low = unbounded - 1.0 if not np.isfinite(low) else jnp.asarray(low - (1.0 if whole else 0.0))
-    start_high = (start_low + 2.0) if not np.isfinite(high) else jnp.asarray(high)
-
-    def widen_up(state: Any) -> Any:
-        a, width = state
-        return a, width * 2.0
-
-    if not np.isfinite(high):
-        _, width = jax.lax.while_loop(
-            lambda s: (below(s[0] + s[1]) < level) & (s[1] < 1e300), widen_up, (start_low, jnp.ones(()) * 2.0)
-        )
-        start_high = start_low + width
-    if not np.isfinite(low):
-        _, width = jax.lax.while_loop(
-            lambda s: (below(s[0] - s[1]) > level) & (s[1] < 1e300), widen_up, (start_high, jnp.ones(()) * 2.0)
-        )
-        start_low = start_high - width
-
-    def halve(_: Any, bracket: Any) -> Any:
-        a, b = bracket
-        middle = 0.5 * (a + b)
-        under = below(middle) < level
-        return jnp.where(under, middle, a), jnp.where(under, b, middle)
-
-    a, b = jax.lax.fori_loop(0, 70, halve, (start_low, start_high))
-    return jnp.ceil(b - 1e-6 * jnp.maximum(1.0, jnp.abs(b))) if whole else 0.5 * (a + b)

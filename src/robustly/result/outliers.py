@@ -6,6 +6,26 @@ import numpy as np
 
 from robustly.errors import ModelError
 
+# How a model's `tail_probabilities` are read: as tails of a distribution, or as the probability that the row does belong.
+TAILS, POSTERIOR = "tails", "posterior"
+
+
+def stand_out(
+    tail: np.ndarray, surprise: np.ndarray, fdr: float | None, level: float | None, rule: str = TAILS
+) -> np.ndarray:
+    """Rows that do not belong, the least probable first; among equals the more surprising.
+
+    With `level` each row is judged alone. Otherwise tails are compared with each other for a share `fdr` (0.05 unless told)
+    of false alarms, and probabilities of belonging (the rule ``"posterior"``) with `fdr` itself.
+    """
+    if level is not None:
+        chosen = np.flatnonzero(tail < level)
+    elif rule == POSTERIOR:
+        chosen = np.flatnonzero(tail <= (0.05 if fdr is None else fdr))
+    else:
+        chosen = benjamini_hochberg(tail, 0.05 if fdr is None else fdr)
+    return chosen[np.lexsort((-surprise[chosen], tail[chosen]))]
+
 
 def benjamini_hochberg(tail: np.ndarray, fdr: float) -> np.ndarray:
     """Indices of the rows whose tail probabilities stand out, with an expected share `fdr` of false ones.
@@ -14,7 +34,7 @@ def benjamini_hochberg(tail: np.ndarray, fdr: float) -> np.ndarray:
     which are conservative, keep the promise.
     """
     if not 0 < fdr < 1:
-        raise ModelError(f"fdr is a share between 0 and 1; {fdr} came. 0.05 is usual.")
+        raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
     n = len(tail)
     order = np.argsort(tail)
     below = tail[order] <= fdr * np.arange(1, n + 1) / n
