@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError
-from robustly.report.summary import Summary
+from robustly.result.summary import Summary
 
 MOST = 10
 
@@ -124,7 +124,7 @@ def _moved(labels: list[str], fits: list[Any]) -> pd.DataFrame:
 
 def _fit_of(model: Any) -> Any:
     fit = getattr(model, "result_", model)
-    if not hasattr(fit, "loo_by_row"):
+    if not getattr(fit, "terms", ()):
         raise ModelError(f"compare takes fitted regressions; {type(model).__name__} came. Call fit first.")
     return fit
 

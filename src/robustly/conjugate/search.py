@@ -25,7 +25,7 @@ from robustly.rows.arrays import Rows
 from robustly.rows.store import over_rows
 
 if TYPE_CHECKING:
-    from robustly.conjugate.result import ConjugateFit
+    from robustly.result.fit import Fit
 
 METHODS = ("direct", "em")
 # Beyond this many distinct rows the search begins on a sample of them.
@@ -201,7 +201,7 @@ def evidence_of(engine: Engine, rows: Rows, vector: Any) -> tuple[float, np.ndar
 # ---------------------------------------------------------------------------------------------------- fitting
 
 
-def fit_pair(pair: ConjugatePair, table: Table, method: str, hyperprior: Mapping[str, Any] | None) -> ConjugateFit:
+def fit_pair(pair: ConjugatePair, table: Table, method: str, hyperprior: Mapping[str, Any] | None) -> Fit:
     """Fit `pair` to the rows of `table`.
 
     Args:

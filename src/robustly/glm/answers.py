@@ -124,16 +124,13 @@ def _two(found: Any) -> bool:
 
 
 def show(found: Any, table: Any, formula: str) -> None:
-    from robustly.glm.summary import LOCAL
     from robustly.report import terminal
 
     out, robust = terminal.console(), found.robust
-    asked = robust.asked
-    prior = f" ({asked['prior']} prior)" if asked["local"] == "predictor" else ""
     heading = {
         "data": f"{terminal.shortened(table.path, 60)}, {len(table.frame)} rows",
         "formula": terminal.shortened(formula, 200),
-        "family": f"{robust.fitted.family!r}; local: {LOCAL[asked['local']]}{prior}",
+        "family": f"{robust.fitted.family!r}; local: {robust.told['local']}",
         "outcome": terminal.shortened(robust.outcome, 400),
         "shared": ", ".join(f"{name} {terminal.shown(value)}" for name, value in robust.shared.items()),
     }

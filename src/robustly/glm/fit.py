@@ -15,9 +15,10 @@ from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
 from robustly.glm.local import Law, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
-from robustly.glm.result import GLMFit, make_fit
+from robustly.glm.result import make_fit
 from robustly.glm.search import NARROWEST, WIDEST, search
 from robustly.glm.solvers import by_em, by_map
+from robustly.result.fit import Fit
 from robustly.rows.frames import Design
 
 STEEPEST = 5.0
@@ -38,7 +39,7 @@ def fit_glm(
     tol: float = 1e-8,
     max_iter: int = 100,
     formula: Any = None,
-) -> GLMFit:
+) -> Fit:
     """Fit one regression and say how it went."""
     notes = family.check_response(design.y, design.trials)
     if local == "auto":

@@ -14,7 +14,7 @@ from robustly.errors import DataError, ModelError, did_you_mean, names
 from robustly.glm.columns import FormulaColumns, as_pandas, evaluate, needed, refuse_missing, refuse_texts
 from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
-from robustly.glm.result import GLMFit
+from robustly.result.fit import Fit
 from robustly.rows.frames import read_design
 
 
@@ -30,7 +30,7 @@ def glm(
     trials: Any = None,
     alpha: float = 0.0,
     **options: Any,
-) -> GLMFit:
+) -> Fit:
     """Fit a robust (or, with ``local=None``, the classical) generalized linear model by formula.
 
     Args:

@@ -20,6 +20,8 @@ from robustly.glm.families import Bernoulli, Binomial, Family, Normal
 
 PRIORS = ("normal", "laplace", "student_t")
 LOG_2PI = float(np.log(2.0 * np.pi))
+# What shared numbers are where rows turn out not to differ.
+EDGES = {"spread": 0.0, "dof": np.inf, "flip": 0.0}
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,10 @@ class Law(ABC):
 
     closed: ClassVar[bool] = True
     local: ClassVar[str | None] = None
+    implied: ClassVar[Mapping[str, float]] = {}
+    """Numbers that are what they are by the law itself."""
+    outlier_rule: ClassVar[str] = "tails"
+    """How tail probabilities are read: see :func:`robustly.result.outliers.stand_out`."""
 
     @property
     def kinked(self) -> bool:
@@ -53,6 +59,15 @@ class Law(ABC):
         """d natural / d free."""
         found = float(self.natural(name, value))
         return found * (1.0 - 2.0 * found) if name == "flip" else found
+
+    def scale_of(self, name: str) -> str:
+        """The scale on which intervals of a shared number are symmetric."""
+        return "half_logit" if name == "flip" else "log"
+
+    def edges(self, outcome: str) -> dict[str, float]:
+        """Shared numbers of the law that was asked for, where the search ended at a simpler one."""
+        reached = {"boundary": tuple(EDGES), "perfect_fit": ("dof",)}.get(outcome, ())
+        return {name: EDGES[name] for name in self.names if name in reached}
 
     def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
         """Log density of one row; closed laws only."""
@@ -118,6 +133,7 @@ class Noiseless(Law):
 
     closed: ClassVar[bool] = True
     local: ClassVar[str | None] = "predictor"
+    implied: ClassVar[Mapping[str, float]] = {"scale": 0.0}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -184,6 +200,7 @@ class LocalLabel(Law):
 
     closed: ClassVar[bool] = True
     local: ClassVar[str | None] = "label"
+    outlier_rule: ClassVar[str] = "posterior"
 
     @property
     def names(self) -> tuple[str, ...]:

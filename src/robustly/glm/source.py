@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -11,16 +11,17 @@ import numpy as np
 import pandas as pd
 
 from robustly._runtime.precision import double_precision
-from robustly.errors import FitError
+from robustly.errors import ModelError
 from robustly.fit.draws import Draws
 from robustly.glm.climb import Climb, Found, Plan, by_row
 from robustly.glm.evidence import kernel, pairs, start_state
-from robustly.glm.local import LocalLabel, LocalPrecision, Noiseless
+from robustly.glm.local import LocalLabel, LocalPrecision, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.profile import profile_spread
-from robustly.result.fit import RowPosterior
+from robustly.result.laws import LEVELS, RowPosterior, two_sided
+from robustly.result.source import Source
 from robustly.rows.arrays import pad
 from robustly.rows.frames import DesignRows
 
@@ -30,11 +31,12 @@ REFITS = 30
 KINKED_REFITS = 100
 # A residual below this share of the spread is none.
 ON_THE_FIT = 1e-6
-LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
 
 
-class GLMSource:
+class GLMSource(Source):
     """What can still be asked of the rows behind a fit."""
+
+    keeps = ("scored", "loo_by_row", "tail_probabilities")
 
     def __init__(self, found: Found, asked: Plan) -> None:
         self.found = found
@@ -165,7 +167,7 @@ class GLMSource:
             flip, right = fitted.shared["flip"], expit((2.0 * y - 1.0) * self.predictor)
             return (1.0 - flip) * right / ((1.0 - flip) * right + flip * (1.0 - right))
         strictly, below = self.cumulative
-        return np.minimum(1.0, 2.0 * np.minimum(below, 1.0 - strictly))
+        return two_sided(below, 1.0 - strictly)
 
     @cached_property
     def cumulative(self) -> tuple[np.ndarray, np.ndarray]:
@@ -175,7 +177,19 @@ class GLMSource:
         below = predictive.cdf(y)
         return (predictive.cdf(np.ceil(y) - 1.0) if self.found.plan.law.family.discrete else below), below
 
-    def posterior(self, site: str) -> RowPosterior:
+    def pit(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.cumulative
+
+    def observed(self) -> dict[str, np.ndarray]:
+        return {"y": np.asarray(self.design.y)}
+
+    def posterior(self, site: str | None) -> RowPosterior:
+        law = self.found.plan.law
+        if isinstance(law, Noiseless):
+            y = np.asarray(self.design.y)
+            return RowPosterior(y, np.zeros(len(y)), LEVELS, np.repeat(y[:, None], len(LEVELS), axis=1))
+        if law.closed:
+            raise ModelError("this fit has no own value by row that was integrated by points; see shared and surprise.")
         passes = kernel(self.found.plan.law, self.found.nodes)
         assert self.found.state is not None
         rows = DesignRows((self.predictor, self.design.y, self.design.trials), self.design.rows.weight)
@@ -189,6 +203,8 @@ class GLMSource:
         return RowPosterior(mean, sd, LEVELS, quantile)
 
     def shifts(self) -> np.ndarray:
+        if not isinstance(self.found.plan.law, Shifted):
+            raise ModelError('shifts exist only after solver="map" with prior="laplace".')
         passes = kernel(self.found.plan.law, self.found.nodes)
         with double_precision():
             found = passes.shifts(self.predictor, tuple(self.found.phi), (self.design.y, self.design.trials))
@@ -224,21 +240,12 @@ class GLMSource:
             found[name] = law.natural(name, vectors[..., size + place])
         return found
 
-    def natural(self, vector: np.ndarray) -> np.ndarray:
-        return np.concatenate([np.reshape(v, -1) for v in self.natural_by_name(vector).values()])
-
-    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        raise FitError("ask the fit: fit.predictive(X).")
-
-    def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Any:
+    def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
         drawn = draw_posterior(self.found, num_samples, num_warmup, num_chains, key, self.compiled)
         return Draws(self.natural_by_name(drawn.vectors), drawn.vectors, drawn.divergences)
 
     def has_posterior(self, site: str) -> bool:
         return not self.found.plan.law.closed
-
-    def describe(self) -> dict[str, Any]:
-        return {}
 
 
 def alone_in(found: Found) -> np.ndarray:

@@ -28,6 +28,7 @@ from robustly.result.source import FittedModel, Source
 from robustly.rows.arrays import Rows, make_rows
 from robustly.rows.store import over_rows
 
+
 class UnstatedModel:
     """A row model given as functions: it does not say how observations are drawn, and no file keeps functions."""
 

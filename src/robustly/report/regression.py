@@ -10,11 +10,14 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import ModelError
+from robustly.glm.columns import as_pandas
+from robustly.glm.fit import fit_glm
 from robustly.glm.local import LocalLabel, LocalPrecision
-from robustly.glm.summary import LOCAL
+from robustly.glm.result import regression_of
 from robustly.report import html, plots
 from robustly.report.findings import Findings, shortened
 from robustly.result import persist
+from robustly.result.fit import Fit
 
 MOST_ROWS = 200
 MOST_COLUMNS = 12
@@ -44,6 +47,17 @@ def write_page(path: str | os.PathLike[str], text: str) -> None:
         stream.write(text.encode())
 
 
+def write_report(fit: Fit, path: str | os.PathLike[str], *, title: str, data: Any = None) -> None:
+    """Write the page of a regression beside the classical one, which is fitted to the same rows."""
+    source: Any = fit.source
+    model = regression_of(fit)
+    classical = fit
+    if fit.asked.get("local") is not None:
+        classical = fit_glm(source.design, model.fitted.family, local=None, formula=model.formula)
+    found = Findings(fit, classical, frame=None if data is None else as_pandas(data))
+    write_page(path, regression_page(found, title=title, formula=getattr(model.formula, "text", "")))
+
+
 def opening(found: Findings) -> str:
     return f'<div class="short">{html.items(found.sentences())}</div>'
 
@@ -71,8 +85,6 @@ def _lead(found: Findings, data: str) -> str:
 
 def _fitted(found: Findings, data: str, formula: str) -> str:
     robust = found.robust
-    local = robust.asked.get("local")
-    prior = f" ({robust.asked['prior']} prior)" if local == "predictor" else ""
     pairs = []
     if data:
         pairs.append(("data", f'<code class="clip">{html.text(data)}</code>'))
@@ -80,7 +92,7 @@ def _fitted(found: Findings, data: str, formula: str) -> str:
         pairs.append(("formula", f'<code class="clip">{html.text(formula)}</code>'))
     pairs += [
         ("family", html.text(repr(robust.fitted.family))),
-        ("local", html.text(LOCAL[local] + prior)),
+        ("local", html.text(robust.told["local"])),
         ("rows", str(len(robust.weight))),
         ("robust fit", _ended(robust)),
         ("classical fit", _ended(found.classical)),

@@ -25,7 +25,8 @@ class Hyperparameters(Mapping[str, Any]):
     def __init__(self, by_site: Mapping[str, Mapping[str, Any]], by_argument: bool = False) -> None:
         self.by_site = {site: dict(arguments) for site, arguments in by_site.items()}
         only: Mapping[str, Any] = next(iter(self.by_site.values())) if len(self.by_site) == 1 else {}
-        self._listed, self._also = (only, self.by_site) if by_argument else (self.by_site, only)
+        self._listed: Mapping[str, Any] = only if by_argument else self.by_site
+        self._also: Mapping[str, Any] = self.by_site if by_argument else only
 
     def __getitem__(self, name: str) -> Any:
         return self._listed[name] if name in self._listed else self._also[name]

@@ -16,7 +16,8 @@ from robustly.fit.outcome import Outcome
 from robustly.result import estimates as est
 from robustly.result import persist
 from robustly.result.estimates import Hyperparameters
-from robustly.result.laws import ByRow, check_level
+from robustly.result.laws import ByRow
+from robustly.result.levels import check_level
 from robustly.result.outliers import TAILS, stand_out
 from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, missing, refuse
 from robustly.result.views import view

@@ -17,6 +17,7 @@ import numpy as np
 from robustly._runtime.keys import jax_key
 from robustly._runtime.precision import in_double_precision
 from robustly.errors import DataError, ModelError, names
+from robustly.result.levels import check_level
 
 Cdf = Callable[[np.ndarray], np.ndarray]
 
@@ -86,12 +87,6 @@ class RowLaw(ABC):
         raise ModelError("this law is kept as means, deviations and quantiles by row, so nothing can be drawn from it.")
 
 
-def check_level(level: float) -> None:
-    """Refuse what is no probability, such as 95 for 0.95."""
-    if not 0 < level < 1:
-        raise ModelError(f"level is a probability between 0 and 1, such as 0.95; got {level}.")
-
-
 def two_sided(at_most: np.ndarray, at_least: np.ndarray) -> np.ndarray:
     """Tail probabilities: twice the smaller of P(Y ≤ y) and P(Y ≥ y), by row."""
     return np.minimum(1.0, 2.0 * np.minimum(at_most, at_least))
@@ -115,10 +110,10 @@ def invert_cdf(
     """
     low, high = np.array(low, dtype=float), np.array(high, dtype=float)
     step = high - low
-    while np.all(step < WIDEST):
+    while True:
         here = cdf(low) if open_ends[0] else np.full(low.shape, -1.0)
-        under = here >= level if whole else here > level
-        over = cdf(high) < level if open_ends[1] else np.zeros(high.shape, dtype=bool)
+        under = (here >= level if whole else here > level) & (step < WIDEST)
+        over = (cdf(high) < level if open_ends[1] else np.zeros(high.shape, dtype=bool)) & (step < WIDEST)
         if not (under.any() or over.any()):
             break
         step = 2.0 * step

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from robustly.errors import ModelError
+from robustly.result.levels import check_level
 
 # How a model's `tail_probabilities` are read: as tails of a distribution, or as the probability that the row does belong.
 TAILS, POSTERIOR = "tails", "posterior"
@@ -19,6 +20,7 @@ def stand_out(
     of false alarms, and probabilities of belonging (the rule ``"posterior"``) with `fdr` itself.
     """
     if level is not None:
+        check_level(level)
         chosen = np.flatnonzero(tail < level)
     elif rule == POSTERIOR:
         chosen = np.flatnonzero(tail <= (0.05 if fdr is None else fdr))

@@ -33,8 +33,9 @@ def refuse(what: str, who: str) -> NoReturn:
 class FittedModel(Protocol):
     """The model with its estimates, without rows: it predicts, and says what a file has to keep of it."""
 
-    kind: str
-    """Which reader of :mod:`robustly.result.persist` brings it back."""
+    @property
+    def kind(self) -> str:
+        """Which reader of :mod:`robustly.result.persist` brings it back."""
 
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ByRow: ...
 

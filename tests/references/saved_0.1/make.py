@@ -49,7 +49,11 @@ def main(folder):
 
     fit = rb.localize(counts, "b").fit(x, y)
     fit.save(folder / "fit.robustly")
-    expected["fit"] = {**told(fit), "mean": fit.predictive(x[:3]).mean.tolist(), "own": fit.posterior("b").mean.tolist()}
+    expected["fit"] = {
+        **told(fit),
+        "mean": fit.predictive(x[:3]).mean.tolist(),
+        "own": fit.posterior("b").mean.tolist(),
+    }
 
     fit = rb.glm("y ~ a + C(g)", frame, family="poisson")
     fit.save(folder / "glm.robustly")
@@ -74,7 +78,10 @@ def main(folder):
 
     mixture = rb.RobustGaussianMixture(n_components=2, random_state=0).fit(x)
     mixture.save(folder / "mixture.robustly")
-    expected["mixture"] = {"mean": mixture.score_samples(x[:3]).tolist(), "outliers": mixture.outliers(level=0.3).tolist()}
+    expected["mixture"] = {
+        "mean": mixture.score_samples(x[:3]).tolist(),
+        "outliers": mixture.outliers(level=0.3).tolist(),
+    }
 
     words = np.random.default_rng(0).poisson(1.0, size=(24, 12))
     topics = rb.RobustLDA(n_components=2, random_state=0, max_iter=5).fit(words)
