@@ -70,7 +70,7 @@ _MODULES = {
     },
     # Names of 0.1 whose modules have moved.
     "persist": "result.persist",
-    "predict": "result.laws",
+    "predict": "localized.predictor",
 }
 
 # Figures and pages of a fit, which stand further down the line of imports than the fit.

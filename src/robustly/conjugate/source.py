@@ -21,7 +21,7 @@ from robustly.conjugate.table import Table, make_table
 from robustly.errors import FitError, ModelError
 from robustly.fit.draws import Draws, Posterior
 from robustly.result.estimates import labels_of
-from robustly.result.laws import two_sided
+from robustly.result.laws import invert_cdf, two_sided
 from robustly.result.source import Source
 from robustly.rows.store import over_rows
 
@@ -172,12 +172,17 @@ class PairSource(Source):
         _, by_row = over_rows(self.engine.scores, self.table.rows, None, jnp.asarray(self.vector))
         return self.table.spread_out(by_row["score"])
 
+    def _refuse_classical(self) -> None:
+        if self.classical is not None:
+            raise ModelError("the rows show no heterogeneity, so there is no prior to draw. See fit.confint().")
+
     @in_double_precision
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
         return np.stack([self.table.spread_out(evidence_of(self.engine, self.table.rows, v)[1]) for v in vectors])
 
     @in_double_precision
     def natural_by_name(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
+        self._refuse_classical()
         found = jax.vmap(jax.vmap(self.engine.reported))(jnp.asarray(vectors))
         return {name: np.asarray(value) for name, value in found.items()}
 
@@ -196,9 +201,9 @@ class PairSource(Source):
 
     @in_double_precision
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
-        if self.classical is not None:
-            raise ModelError("the rows show no heterogeneity, so there is no prior to draw. See fit.confint().")
         from robustly.conjugate.uncertain import log_flat
+
+        self._refuse_classical()
 
         parameters = self.engine.parameters
         given = self.penalty.given
@@ -245,18 +250,11 @@ class PairSource(Source):
             values = {**self.classical.values, name: value}  # type: ignore[union-attr]
             return weight @ jax.vmap(lambda row: log_prob(values, row))(data)
 
-        def drop(value: float) -> float:
-            return float(total(jnp.asarray(value)))
-
-        best, inside = drop(edge), -1.0 if edge == 1.0 else 1.0
-        near, far = 0.0, 1.0 if edge == 1.0 else 1e-6
-        while edge == 0.0 and far < 1e12 and drop(edge + far) - best > target:
-            far *= 4.0
-        for _ in range(80):
-            middle = 0.5 * (near + far)
-            value = drop(edge + inside * middle) - best
-            near, far = (middle, far) if value > target else (near, middle)
-        other = edge + inside * far
+        inside = -1.0 if edge == 1.0 else 1.0
+        best = float(total(jnp.asarray(edge)))
+        drop = lambda away: np.array([best - float(total(jnp.asarray(edge + inside * one))) for one in away])
+        first = np.zeros(1), np.array([1.0 if edge == 1.0 else 1e-6])
+        other = edge + inside * float(invert_cdf(drop, -target, *first, open_ends=(False, edge == 0.0))[0])
         return (min(edge, other), max(edge, other))
 
 

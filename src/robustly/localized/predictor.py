@@ -7,7 +7,7 @@ observations, and what it would have drawn there are the mixture's components.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import betainc, logsumexp
 
+from robustly._runtime.keys import jax_key
+from robustly._runtime.precision import in_double_precision
 from robustly.approx.climb import climb
 from robustly.approx.grid import line_points, qmc_points
 from robustly.errors import DataError, ModelError, names
@@ -23,18 +25,28 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.hyper import core
 from robustly.model.program.read import Program
 from robustly.model.program.trace import neutral_value, run, site_log_prob
-from robustly.result.laws import invert_cdf
+from robustly.result.laws import RowLaw, invert_cdf
 from robustly.rows.arrays import Rows, make_rows
 from robustly.rows.store import over_rows
 
+DRAWS = 4000
 LINE_POINTS = 121
 CLOUD_POINTS = 512
 
 
-class Predictor:
-    """A program with fitted parameters, asked about rows whose observations are not given."""
+class Predictive(RowLaw):
+    """The integrated predictive distribution of rows whose observations are not given; every answer is an array by row."""
 
-    def __init__(self, program: Program, vector: np.ndarray, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    @in_double_precision
+    def __init__(
+        self,
+        program: Program,
+        vector: np.ndarray,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        log_prob: Callable[[Predictive, Mapping[str, Any]], np.ndarray],
+    ) -> None:
+        self._log_prob = log_prob
         self.vector = jnp.asarray(vector)
         arguments = read_arguments(program.request.model, args, dict(kwargs))
         trained = {
@@ -57,6 +69,9 @@ class Predictor:
                 )
         self.program = program.called_with(arguments, is_row)
         self.model = self.program.row_model
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     # ------------------------------------------------------------------ one row
 
@@ -145,21 +160,34 @@ class Predictor:
 
         return over_rows(jax.jit(chunk), self.rows, None, *args)[1]
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of every new row."""
-
+    @cached_property
+    @in_double_precision
+    def _moments(self) -> dict[str, np.ndarray]:
         def one(row: Any) -> dict[str, Any]:
             (mean, variance), share = self._components(row, lambda d: (_flat(d.mean), _flat(d.variance)))
             centre = jnp.einsum("k,k...->...", share, mean)
             spread = jnp.einsum("k,k...->...", share, variance + (mean - centre) ** 2)
             return {"mean": centre, "sd": jnp.sqrt(spread)}
 
-        found = self._over(one)
-        return found["mean"], found["sd"]
+        return self._over(one)
 
-    def cdf(self, values: np.ndarray) -> np.ndarray:
-        """P(Y ≤ value) for one value a row."""
-        rows = Rows((*self.rows.data, np.asarray(values, dtype=float)), self.rows.weight, self.rows.chunk)
+    @property
+    def mean(self) -> np.ndarray:
+        """Expected value of every row, averaged over the fitted prior."""
+        return self._moments["mean"]
+
+    @property
+    def sd(self) -> np.ndarray:
+        """Standard deviation of every row, the prior's spread included."""
+        return self._moments["sd"]
+
+    @in_double_precision
+    def cdf(self, values: Any) -> np.ndarray:
+        """P(Y ≤ value), one value a row."""
+        if not self.has_cdf:
+            raise ModelError("the observed distribution has no known distribution function. Use sample() instead.")
+        given = np.broadcast_to(np.asarray(values, dtype=float), (len(self),))
+        rows = Rows((*self.rows.data, given), self.rows.weight, self.rows.chunk)
         return over_rows(self._cdf_pass, rows, None)[1]["cdf"]
 
     @cached_property
@@ -167,21 +195,40 @@ class Predictor:
         one = lambda packed: self._mixture_cdf(tuple(packed[:-1]), packed[-1])
         return jax.jit(lambda data, weight, state: ({}, {"cdf": jax.vmap(one)(data)}))
 
-    def quantile(self, level: float) -> np.ndarray:
-        """The value below which a share `level` of each row's predictive lies."""
+    @in_double_precision
+    def _quantile_at(self, level: float) -> np.ndarray:
+        if not self.has_cdf:
+            return np.quantile(self._drawn, level, axis=0)
         theta = self.model.parameters.natural(self.vector)
         row0 = tuple(jnp.asarray(a[0]) for a in self.rows.data)
         seen = self._trace(row0, self.program.shared_values(theta), theta)[self.site]["fn"]
         low, high, whole = _range(seen.support)
         open_ends = (not np.isfinite(low), not np.isfinite(high))
         start = (-1.0 if open_ends[1] else high - 2.0) if open_ends[0] else low - float(whole)
-        bracket = (np.full(len(self.rows), end) for end in (start, start + 2.0 if open_ends[1] else high))
+        bracket = (np.full(len(self), end) for end in (start, start + 2.0 if open_ends[1] else high))
         return invert_cdf(self.cdf, level, *bracket, open_ends=open_ends, whole=whole)
+
+    @cached_property
+    def _drawn(self) -> np.ndarray:
+        found = self.sample(DRAWS, key=0)
+        if isinstance(found, dict):
+            raise ModelError(
+                f"this model observes {names(found)} together; use sample() and take quantiles of one of them."
+            )
+        return found
+
+    def log_prob(self, *observations: Any) -> np.ndarray:
+        """Log density of observed values, integrated over each row's own local value."""
+        if len(observations) != len(self.missing):
+            raise DataError(f"log_prob takes {names(self.missing)}; got {len(observations)} arrays.")
+        return self._log_prob(self, dict(zip(self.missing, observations)))
 
     def _mixture_cdf(self, row: Any, value: Any) -> Any:
         each, share = self._components(row, lambda d: cdf_of(d, value))
         return share @ each
 
+    @cached_property
+    @in_double_precision
     def has_cdf(self) -> bool:
         """Whether the observed distribution is one number with a known distribution function."""
         if len(self.sites) != 1:
@@ -193,7 +240,13 @@ class Predictor:
             return False
         return shape.shape == ()
 
-    def sample(self, count: int, key: Any) -> dict[str, np.ndarray]:
+    def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray | dict[str, np.ndarray]:
+        """Draws of shape (num_samples, rows, …); a dictionary by site when several are observed."""
+        found = self.draws(num_samples, jax_key(key))
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    @in_double_precision
+    def draws(self, count: int, key: Any) -> dict[str, np.ndarray]:
         """Draws of new rows, each with a local value of its own: by site, (count, rows, …)."""
         theta = self.model.parameters.natural(self.vector)
 

@@ -16,14 +16,14 @@ from robustly.fit.limits import RunawayWatch, heterogeneity
 from robustly.fit.maximize import Found, maximize, settled
 from robustly.fit.outcome import Outcome
 from robustly.fit.passes import Passes
-from robustly.localized.predictor import Predictor, without_observations
+from robustly.localized.predictor import Predictive, without_observations
 from robustly.localized.rows import RowSource, make_fit, search
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
-from robustly.result.laws import Predictive, two_sided
+from robustly.result.laws import two_sided
 from robustly.rows.arrays import Rows, make_rows
 from robustly.rows.store import over_rows
 
@@ -46,14 +46,14 @@ class ProgramModel:
 
     kind: ClassVar[str] = "fit"
 
-    @in_double_precision
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Predictive:
-        predictor = Predictor(self.program, self.vector, args, kwargs)
-        _ = predictor.sites
-        return Predictive(predictor, lambda given: self.log_prob(predictor, given))
+        found = Predictive(self.program, self.vector, args, kwargs, self.log_prob)
+        _ = found.sites
+        return found
 
     @in_double_precision
-    def log_prob(self, predictor: Predictor, given: Mapping[str, Any]) -> np.ndarray:
+    def log_prob(self, predictor: Predictive, given: Mapping[str, Any]) -> np.ndarray:
+        """Evidence of rows with observations `given` beside what `predictor` was made with."""
         by_label = {**dict(zip(predictor.rows.labels, predictor.rows.data)), **given}
         order = [label for label, row in zip(self.arguments.labels, self.program.is_row) if row]
         trained = dict(zip(self.arguments.labels, self.arguments.leaves))
@@ -120,20 +120,21 @@ class ProgramSource(RowSource):
             place += size
         raise AssertionError(site)
 
-    @in_double_precision
+    def _own_predictive(self) -> Predictive:
+        """Of the fitted rows, as if they had not been observed."""
+        args, kwargs = in_double_precision(without_observations)(self.program, self.arguments)
+        return Predictive(self.program, self.vector, args, kwargs, self.model.log_prob)
+
     def has_closed_tails(self) -> bool:
         try:
-            args, kwargs = without_observations(self.program, self.arguments)
-            return Predictor(self.program, self.vector, args, kwargs).has_cdf()
+            return self._own_predictive().has_cdf
         except RobustlyError:
             return False
 
     @in_double_precision
     def tail_probabilities(self) -> np.ndarray:
-        """Two-sided: twice the smaller of P(Y ≤ y) and P(Y ≥ y), by row."""
-        args, kwargs = without_observations(self.program, self.arguments)
-        predictor = Predictor(self.program, self.vector, args, kwargs)
-        if not predictor.has_cdf():
+        predictor = self._own_predictive()
+        if not predictor.has_cdf:
             return self._surprise_tails(predictor)
         observed = self.program.full_trace(self.arguments)[predictor.site]
         value = np.asarray(observed["value"], dtype=float).reshape(len(self.rows))
@@ -147,9 +148,9 @@ class ProgramSource(RowSource):
         trace = self.program.full_trace(self.arguments)
         return {name: np.asarray(trace[name]["value"]) for name in self.program.sites.observed if name in trace}
 
-    def _surprise_tails(self, predictor: Predictor) -> np.ndarray:
+    def _surprise_tails(self, predictor: Predictive) -> np.ndarray:
         """By simulation, where observations are not one number: how often a drawn row is as surprising."""
-        drawn = predictor.sample(SURPRISE_DRAWS, jax.random.key(0))
+        drawn = predictor.draws(SURPRISE_DRAWS, jax.random.key(0))
         if len(drawn) != len(predictor.missing):
             raise ModelError(
                 f"observed sites {names(drawn)} are not the arguments {names(predictor.missing)} one by one, so drawn rows "

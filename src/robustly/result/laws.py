@@ -9,19 +9,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
-from robustly._runtime.keys import jax_key
-from robustly._runtime.precision import in_double_precision
-from robustly.errors import DataError, ModelError, names
+from robustly.errors import ModelError
 from robustly.result.levels import check_level
 
 Cdf = Callable[[np.ndarray], np.ndarray]
 
-DRAWS = 4000
 LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
 """Where quantiles of a posterior that was integrated by points are kept."""
 WIDEST = 1e300
@@ -135,13 +131,14 @@ def _interpolate_truncate_project(cdf: Cdf, level: float, low: np.ndarray, high:
     halvings = np.ceil(np.log2(width / tolerance)).clip(0, None) + 1.0
     pull = 0.2 / width
     at_low, at_high = cdf(low) - level, cdf(high) - level
-    for step in range(int(halvings.max()) + 1):
+    for step in range(int(np.max(halvings, initial=0.0)) + 1):
         wide = high - low
         if np.all(wide <= 2.0 * tolerance):
             break
         middle = 0.5 * (low + high)
         rise = at_high - at_low
-        secant = np.where(rise > 0, (at_high * low - at_low * high) / np.where(rise > 0, rise, 1.0), middle)
+        secant = (at_high * low - at_low * high) / np.where(rise > 0, rise, 1.0)
+        secant = np.where((rise > 0) & np.isfinite(secant), secant, middle)
         side = np.sign(middle - secant)
         truncation = np.maximum(pull * wide**2, tolerance)
         near = np.where(truncation <= np.abs(middle - secant), secant + side * truncation, middle)
@@ -180,84 +177,3 @@ class RowPosterior(RowLaw):
 
     def arrays(self) -> dict[str, np.ndarray]:
         return {"mean": self.mean, "sd": self.sd, "levels": self.levels, "quantiles": self.quantiles}
-
-
-class Predictor(Protocol):
-    """New rows of a program, observations left out: what :class:`Predictive` asks."""
-
-    rows: Any
-    missing: tuple[str, ...]
-
-    def moments(self) -> tuple[np.ndarray, np.ndarray]: ...
-
-    def has_cdf(self) -> bool: ...
-
-    def cdf(self, values: np.ndarray) -> np.ndarray: ...
-
-    def quantile(self, level: float) -> np.ndarray: ...
-
-    def sample(self, count: int, key: Any) -> dict[str, np.ndarray]: ...
-
-
-class Predictive(RowLaw):
-    """The integrated predictive distribution of a set of rows; every answer is an array by row."""
-
-    def __init__(self, predictor: Predictor, log_prob: Callable[..., np.ndarray]) -> None:
-        self._predictor = predictor
-        self._log_prob = log_prob
-
-    def __len__(self) -> int:
-        return len(self._predictor.rows)
-
-    @cached_property
-    def _moments(self) -> tuple[np.ndarray, np.ndarray]:
-        return in_double_precision(self._predictor.moments)()
-
-    @property
-    def mean(self) -> np.ndarray:
-        """Expected value of every row, averaged over the fitted prior."""
-        return self._moments[0]
-
-    @property
-    def sd(self) -> np.ndarray:
-        """Standard deviation of every row, the prior's spread included."""
-        return self._moments[1]
-
-    @in_double_precision
-    def _quantile_at(self, level: float) -> np.ndarray:
-        # Drawn, where no distribution function is known.
-        return self._predictor.quantile(level) if self._has_cdf else np.quantile(self._drawn, level, axis=0)
-
-    @in_double_precision
-    def cdf(self, values: Any) -> np.ndarray:
-        """P(Y ≤ value), one value a row."""
-        given = np.broadcast_to(np.asarray(values, dtype=float), (len(self),))
-        if not self._has_cdf:
-            raise ModelError("the observed distribution has no known distribution function. Use sample() instead.")
-        return self._predictor.cdf(given)
-
-    def log_prob(self, *observations: Any) -> np.ndarray:
-        """Log density of observed values, integrated over each row's own local value."""
-        missing = self._predictor.missing
-        if len(observations) != len(missing):
-            raise DataError(f"log_prob takes {names(missing)}; got {len(observations)} arrays.")
-        return self._log_prob(dict(zip(missing, observations)))
-
-    @in_double_precision
-    def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray | dict[str, np.ndarray]:
-        """Draws of shape (num_samples, rows, …); a dictionary by site when several are observed."""
-        found = self._predictor.sample(num_samples, jax_key(key))
-        return next(iter(found.values())) if len(found) == 1 else found
-
-    @cached_property
-    def _has_cdf(self) -> bool:
-        return in_double_precision(self._predictor.has_cdf)()
-
-    @cached_property
-    def _drawn(self) -> np.ndarray:
-        found = self._predictor.sample(DRAWS, jax_key(0))
-        if len(found) > 1:
-            raise ModelError(
-                f"this model observes {names(found)} together; use sample() and take quantiles of one of them."
-            )
-        return next(iter(found.values()))
