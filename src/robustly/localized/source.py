@@ -46,6 +46,7 @@ class ProgramModel:
 
     kind: ClassVar[str] = "fit"
 
+    @in_double_precision
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Predictive:
         found = Predictive(self.program, self.vector, args, kwargs, self.log_prob)
         _ = found.sites

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from robustly._runtime.keys import jax_key
-from robustly.errors import ModelError, names
+from robustly.errors import FitError, ModelError, names
 from robustly.fit.outcome import Outcome
 from robustly.result import estimates as est
 from robustly.result import persist
@@ -19,7 +19,7 @@ from robustly.result.estimates import Hyperparameters
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
 from robustly.result.outliers import TAILS, stand_out
-from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, missing, refuse
+from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse
 from robustly.result.views import view
 
 if TYPE_CHECKING:
@@ -360,7 +360,10 @@ class Fit:
     def need_source(self, what: str) -> Source:
         """The rows, or an error that says what they are needed for."""
         if self.source is None:
-            raise missing(what)
+            raise FitError(
+                f"{what} needs the rows this fit was made with, and its file does not keep them. Fit them again, or keep "
+                "the fit in memory."
+            )
         return self.source
 
     # ------------------------------------------------------------------ telling

@@ -51,17 +51,13 @@ class ModelOnFile:
     arrays: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ByRow:
-        raise missing("predictive")
+        raise FitError(
+            "predictive needs the model this fit was made with. Read it with rb.load(path, model=...), "
+            "or keep the fit in memory."
+        )
 
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         return dict(self.meta), dict(self.arrays)
-
-
-def missing(what: str) -> FitError:
-    """The error for a question that a fit from a file cannot answer."""
-    return FitError(
-        f"{what} needs the model this fit was made with. Read it with rb.load(path, model=...), or keep the fit in memory."
-    )
 
 
 class Source(ABC):
