@@ -146,18 +146,17 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
     """A fitted pair as :meth:`Fit.save` wrote it; a pair of your own is given as ``model=``."""
     import robustly.conjugate as home
 
-    about = meta.get("model", meta)  # 0.1 had them side by side
     if model is None:
-        kind = getattr(home, about["pair"], None) if about["pair"] in home.__all__ else None
+        kind = getattr(home, meta["pair"], None) if meta["pair"] in home.__all__ else None
         if not (isinstance(kind, type) and issubclass(kind, ConjugatePair)):
             raise PersistError(
-                f'this is a fit of the pair "{about["pair"]}", which is not part of robustly. Read it with '
+                f'this is a fit of the pair "{meta["pair"]}", which is not part of robustly. Read it with '
                 "rb.load(path, model=YourPair())."
             )
-        options = {name: tuple(v) if isinstance(v, list) else v for name, v in about["options"].items()}
+        options = {name: tuple(v) if isinstance(v, list) else v for name, v in meta["options"].items()}
         model = kind(**options)
     columns = {name.removeprefix("column:"): array for name, array in arrays.items() if name.startswith("column:")}
-    return _rebuilt(model, make_table(columns, arrays["weight"]), meta, arrays, about["had_hyperprior"])
+    return _rebuilt(model, make_table(columns, arrays["weight"]), meta, arrays, meta["had_hyperprior"])
 
 
 @in_double_precision

@@ -235,7 +235,7 @@ def load_estimator(meta: dict[str, Any], arrays: dict[str, np.ndarray], family: 
     model._keep(from_saved(meta["fit"], arrays, family))
     if "classes" in meta:
         model.classes_ = np.array(meta["classes"])
-        model._single = meta["fit"].get("model", meta["fit"])["family"] == "bernoulli"
+        model._single = meta["fit"]["family"] == "bernoulli"
         first = int(regression_of(model.result_).fitted.intercept)
         model.attenuated_coef_ = model.result_.attenuated_coefficients.to_numpy()[None, first:]
         model.coef_, model.intercept_ = model.coef_[None], np.array([model.intercept_])

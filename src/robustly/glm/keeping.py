@@ -19,26 +19,25 @@ from robustly.result.saved import fields_of
 
 def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family: Family | None = None) -> Fit:
     """A fit as :meth:`Fit.save` wrote it; a user's own family has to be given again."""
-    about = meta.get("model", meta)  # 0.1 had them side by side
-    if about["family"] is None and family is None:
+    if meta["family"] is None and family is None:
         raise PersistError(
             f"this fit was made with the family {meta['family_name']}, and no code is stored. Give it again: "
             "rb.load(path, family=...)."
         )
-    chosen = as_family(about["family"] if family is None else family)
-    asked = about["asked"]
+    chosen = as_family(meta["family"] if family is None else family)
+    asked = meta["asked"]
     laws = {
         "Classical": lambda: Classical(chosen),
         "Shifted": lambda: Shifted(chosen),
         "Noiseless": lambda: Noiseless(chosen, asked["prior"]),
     }
-    law = laws.get(about["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
+    law = laws.get(meta["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
     model = Regression(
-        Fitted(law, arrays["phi"], arrays["coefficients"], about["intercept"]),
+        Fitted(law, arrays["phi"], arrays["coefficients"], meta["intercept"]),
         list(meta["terms"]),
         asked,
-        columns.from_saved(about["formula"]) if about.get("formula") else None,
-        about.get("by_formula", False),
+        columns.from_saved(meta["formula"]) if meta.get("formula") else None,
+        meta.get("by_formula", False),
     )
     fields = fields_of(meta, arrays)
     if fields["alone"] is None:

@@ -29,10 +29,9 @@ def from_saved(
 ) -> Fit:
     """A fit as ``fit.save`` wrote it; with the program it was made from, it can predict again."""
     fields = fields_of(meta, arrays)
-    call = meta["model"] if "model" in meta else meta["call"]
-    fitted: FittedModel = ModelOnFile("fit", call)
+    fitted: FittedModel = ModelOnFile("fit", {"call": meta["call"]})
     if model is not None:
-        fitted = reattached(model, call, fields["parameters"], fields["vector"])
+        fitted = reattached(model, meta["call"], fields["parameters"], fields["vector"])
     return Fit(**{**fields, **told_apart(fields["parameters"], fields["limits"]), "model": fitted})
 
 

@@ -40,7 +40,7 @@ class UnstatedModel:
         )
 
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        return {"sites": [], "rows": None, "plate": None}, {}
+        return {"call": {"sites": [], "rows": None, "plate": None}}, {}
 
 
 class RowSource(Source):

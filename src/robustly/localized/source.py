@@ -87,7 +87,7 @@ class ProgramModel:
             "first_row": [plain(a) for a in self.program.first_row],
             "approximation": repr(self.passes.approx),
         }
-        return about, {}
+        return {"call": about}, {}
 
 
 class ProgramSource(RowSource):

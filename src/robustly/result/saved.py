@@ -1,4 +1,4 @@
-"""What of a fit goes into its file? The same numbers for every model, and whatever its model adds under ``"model"``.
+"""What of a fit goes into its file? The same numbers for every model, and beside them whatever its model adds.
 
 Readers stand with the models (:data:`robustly.result.persist.KINDS`); each makes its model and has the rest from
 :func:`fields_of`, which also reads the files of 0.1.
@@ -37,7 +37,7 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "notes": list(fit.notes),
         "limits": {s: {a: np.asarray(v).tolist() for a, v in given.items()} for s, given in fit.limits.items()},
         "scales": fit.scales,
-        "model": about,
+        **about,
     }
     arrays = {
         **arrays,
