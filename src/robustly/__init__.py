@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from robustly.result import views
+
 __version__ = "0.1.0"
 
 _HOMES = {
@@ -68,8 +70,19 @@ _MODULES = {
     },
     # Names of 0.1 whose modules have moved.
     "persist": "result.persist",
-    "predict": "result.laws",
+    "predict": "localized.predictor",
 }
+
+# Figures and pages of a fit, which stand further down the line of imports than the fit.
+views.register(
+    {
+        "plot_coefficients": "robustly.report.plots:plot_coefficients",
+        "plot_rows": "robustly.report.plots:plot_rows",
+        "plot_prior": "robustly.report.plots:plot_prior",
+        "plot_pit": "robustly.report.plots:plot_pit",
+        "report": "robustly.report.regression:write_report",
+    }
+)
 
 __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 

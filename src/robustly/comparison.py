@@ -123,7 +123,7 @@ def _moved(labels: list[str], fits: list[Any]) -> pd.DataFrame:
 
 def _fit_of(model: Any) -> Any:
     fit = getattr(model, "result_", model)
-    if not hasattr(fit, "loo_by_row"):
+    if not getattr(fit, "terms", ()):
         raise ModelError(f"compare takes fitted regressions; got {type(model).__name__}. Call fit first.")
     return fit
 

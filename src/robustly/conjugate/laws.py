@@ -13,35 +13,10 @@ import numpy as np
 from robustly._runtime.keys import generator
 from robustly._runtime.precision import in_double_precision
 from robustly.errors import ModelError
-
-HALVINGS = 40
-
-
-def _levels(level: Any) -> np.ndarray:
-    levels = np.atleast_1d(np.asarray(level, dtype=float))
-    if np.any(~((levels > 0) & (levels < 1))):
-        raise ModelError(f"a quantile's level lies between 0 and 1; got {level}.")
-    return levels
+from robustly.result.laws import RowLaw, invert_cdf
 
 
-class _ByRow:
-    """Quantiles and intervals over a function that gives one level's quantiles by row."""
-
-    def _at_level(self, level: float) -> np.ndarray:
-        raise NotImplementedError
-
-    def quantile(self, level: Any) -> np.ndarray:
-        """Quantiles by row; a sequence of levels gives a last axis."""
-        found = np.stack([self._at_level(float(one)) for one in _levels(level)], axis=-1)
-        return found[..., 0] if np.ndim(level) == 0 else found
-
-    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """The central interval of the given probability: low and high by row."""
-        both = self.quantile([0.5 - level / 2, 0.5 + level / 2])
-        return both[..., 0], both[..., 1]
-
-
-class LocalPosterior(_ByRow):
+class LocalPosterior(RowLaw):
     """What is believed of each row's own value, with the prior taken as known."""
 
     def __init__(self, law: Any, place: np.ndarray | None) -> None:
@@ -64,8 +39,13 @@ class LocalPosterior(_ByRow):
         """Posterior standard deviation by row."""
         return self._spread(self.law.std())
 
-    def _at_level(self, level: float) -> np.ndarray:
+    def _quantile_at(self, level: float) -> np.ndarray:
         return self._spread(self.law.ppf(level))
+
+    def cdf(self, values: Any) -> np.ndarray:
+        """P(local ≤ value), one value a row."""
+        law = self.law if self.place is None else _at(self.law, self.place)
+        return np.asarray(law.cdf(np.asarray(values, dtype=float)))
 
     def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray:
         """Draws of shape (num_samples, rows, …)."""
@@ -85,7 +65,7 @@ def _at(law: Any, place: np.ndarray) -> Any:
     return law.dist(*(take(a) for a in law.args), **{name: take(a) for name, a in law.kwds.items()})
 
 
-class MixedPosterior(_ByRow):
+class MixedPosterior(RowLaw):
     """What is believed of each row's own value, averaged over priors that fit the rows about as well."""
 
     def __init__(self, laws: Sequence[Any], share: np.ndarray, place: np.ndarray | None) -> None:
@@ -111,19 +91,22 @@ class MixedPosterior(_ByRow):
         )
         return self._spread(np.sqrt(second))
 
-    def cdf(self, value: np.ndarray) -> np.ndarray:
-        """P(local ≤ value) for distinct rows."""
-        return sum(w * np.asarray(law.cdf(value)) for w, law in zip(self.share, self.laws))
+    def cdf(self, values: Any) -> np.ndarray:
+        """P(local ≤ value), one value a row."""
+        given = np.asarray(values, dtype=float)
+        if self.place is None:
+            return self._distinct_cdf(given)
+        at = [_at(law, self.place) for law in self.laws]
+        return sum(w * np.asarray(law.cdf(given)) for w, law in zip(self.share, at))
 
-    def _at_level(self, level: float) -> np.ndarray:
+    def _distinct_cdf(self, values: np.ndarray) -> np.ndarray:
+        return sum(w * np.asarray(law.cdf(values)) for w, law in zip(self.share, self.laws))
+
+    def _quantile_at(self, level: float) -> np.ndarray:
         # A mixture's quantile lies between the least and the greatest of its parts' quantiles.
         each = np.stack([np.asarray(law.ppf(level)) for law in self.laws])
-        low, high = each.min(axis=0), each.max(axis=0)
-        for _ in range(HALVINGS):
-            middle = 0.5 * (low + high)
-            below = self.cdf(middle) < level
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return self._spread(0.5 * (low + high))
+        ends = each.min(axis=0), each.max(axis=0)
+        return self._spread(invert_cdf(self._distinct_cdf, level, *ends, open_ends=(False, False)))
 
 
 class PointMass:
@@ -140,6 +123,9 @@ class PointMass:
 
     def ppf(self, level: float) -> np.ndarray:
         return self.value
+
+    def cdf(self, values: np.ndarray) -> np.ndarray:
+        return (values >= self.value).astype(float)
 
     def rvs(self, size: Any, random_state: Any) -> np.ndarray:
         return np.broadcast_to(self.value, size).copy()
@@ -160,11 +146,14 @@ class StatisticsLaw:
     def ppf(self, level: float) -> np.ndarray:
         raise ModelError("this pair gives means and deviations of T only. Define its law(eta) to have quantiles.")
 
+    def cdf(self, values: np.ndarray) -> np.ndarray:
+        raise ModelError("this pair gives means and deviations of T only. Define its law(eta) to have probabilities.")
+
     def rvs(self, size: Any, random_state: Any) -> np.ndarray:
         raise ModelError("this pair gives means and deviations of T only. Define its law(eta) to have draws.")
 
 
-class PairPredictive(_ByRow):
+class PairPredictive(RowLaw):
     """The distribution of new rows with their locals integrated out; every answer is an array by row."""
 
     def __init__(self, law: Any, log_prob: Callable[[Any], np.ndarray]) -> None:
@@ -183,14 +172,18 @@ class PairPredictive(_ByRow):
         """Standard deviation of every row; infinite where the law has none."""
         return np.atleast_1d(self.law.std())
 
-    def _at_level(self, level: float) -> np.ndarray:
+    def _quantile_at(self, level: float) -> np.ndarray:
         return np.atleast_1d(self.law.ppf(level))
 
     def cdf(self, values: Any) -> np.ndarray:
         """P(X ≤ value), one value a row."""
         return np.atleast_1d(self.law.cdf(np.asarray(values, dtype=float)))
 
-    def log_prob(self, x: Any) -> np.ndarray:
+    def sf(self, values: Any) -> np.ndarray:
+        """P(X > value), one value a row."""
+        return np.atleast_1d(self.law.sf(np.asarray(values, dtype=float)))
+
+    def log_prob(self, x: Any) -> np.ndarray:  # type: ignore[override]
         """Log density of observations: the evidence they would have as rows."""
         return self._log_prob(x)
 

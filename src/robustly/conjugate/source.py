@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 from numpyro.distributions import constraints
 
 from robustly._runtime.precision import in_double_precision
@@ -17,12 +19,17 @@ from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredicti
 from robustly.conjugate.problem import PairProblem, classical_evidence
 from robustly.errors import FitError, ModelError
 from robustly.fit.draws import Draws, Posterior, regular_covariance
+from robustly.result.estimates import labels_of
+from robustly.result.laws import invert_cdf, two_sided
+from robustly.result.source import Source
 from robustly.rows.distinct import make_table
 
 
-class PairSource:
-    """What can still be asked of the rows behind a fitted pair."""
+class PairSource(Source):
+    """A fitted pair and its rows: both the model that predicts and what can still be asked of the rows."""
 
+    kind = "conjugate"
+    keeps = ()
     lost_hyperprior = False
 
     def __init__(self, problem: PairProblem, vector: np.ndarray, classical: Classical | None = None) -> None:
@@ -44,12 +51,20 @@ class PairSource:
         return labels_of(self.classical.values) if self.classical is not None else list(self.model.parameters.names)
 
     @property
-    def weights_of(self) -> Any:
-        """For scale mixtures: how much each row counts in the fit of what is shared, 1 on average for clean rows."""
-        if self.classical is not None or not hasattr(self.pair, "row_weight"):
-            return None
-        theta = {name: np.asarray(value) for name, value in self.theta.items()}
-        return lambda: self.table.spread_out(self.pair.row_weight(theta, self.table.columns))  # type: ignore[attr-defined]
+    def shown(self) -> dict[str, Any]:
+        """What can be read off the fit itself."""
+        return {"pair": self.pair}
+
+    def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """The pair by name, and the rows."""
+        options = {f.name: getattr(self.pair, f.name) for f in dataclasses.fields(self.pair)}  # type: ignore[arg-type]
+        about = {
+            "pair": type(self.pair).__name__,
+            "options": options,
+            "had_hyperprior": bool(self.penalty.given) or self.lost_hyperprior,
+        }
+        columns = self.table.columns.items()
+        return about, {f"column:{name}": self.table.spread_out(np.asarray(column)) for name, column in columns}
 
     # ------------------------------------------------------------------ rows
 
@@ -95,14 +110,25 @@ class PairSource:
         laws = [self.posterior_at(self.model.theta(jnp.asarray(v)), columns, None).law for v, _ in found]
         return MixedPosterior(laws, np.array([w for _, w in found]), place)
 
-    def raw(self) -> np.ndarray | None:
+    @in_double_precision
+    def shrinkage(self) -> pd.DataFrame:
+        """Every row's raw estimate beside its posterior; for scale mixtures also how much the row counts in the fit."""
         theta = self.classical.values if self.classical is not None else self.theta
         plain = {name: np.asarray(value) for name, value in {**self.pair.fixed, **theta}.items()}
-        found = self.pair.raw(plain, {name: np.asarray(c) for name, c in self.table.columns.items()})
-        return None if found is None else self.table.spread_out(np.asarray(found))
+        columns = {name: np.asarray(column) for name, column in self.table.columns.items()}
+        raw, posterior = self.pair.raw(plain, columns), self.posterior(None)
+        if raw is None or np.ndim(posterior.mean) != 1:
+            raise ModelError(
+                f"{type(self.pair).__name__} has no single number a row to shrink. Use posterior().mean instead."
+            )
+        frame = {"raw": self.table.spread_out(np.asarray(raw)), "mean": posterior.mean, "sd": posterior.sd}
+        if self.classical is None and hasattr(self.pair, "row_weight"):
+            # 1 on average for clean rows.
+            frame["weight"] = self.table.spread_out(self.pair.row_weight(plain, columns))
+        return pd.DataFrame(frame)
 
     @in_double_precision
-    def predictive_of(self, data: Sequence[Any], named: Mapping[str, Any]) -> PairPredictive:
+    def predictive(self, data: Sequence[Any], named: Mapping[str, Any]) -> PairPredictive:
         columns = self._read((None, *data), named)
         return PairPredictive(self._law(columns), lambda x: self._log_prob((x, *data), named))
 
@@ -118,10 +144,19 @@ class PairSource:
         columns = self._read(data, named)
         if self.classical is not None:
             return classical_evidence(self.classical, columns)
-        table = make_table(columns, None)
-        return table.rows.map(self.problem.passes.values, self.vector).by_unit["evidence"]
+        return make_table(columns, None).rows.map(self.problem.passes.values, self.vector).by_unit["evidence"]
 
     # ------------------------------------------------------------------ what the common Fit asks
+
+    @in_double_precision
+    def evidence(self) -> np.ndarray:
+        if self.classical is not None:
+            return self.table.spread_out(classical_evidence(self.classical, self.table.columns))
+        return self.table.spread_out(self.problem.evidence_at(self.vector))
+
+    def observed(self) -> dict[str, np.ndarray]:
+        columns = {name: np.asarray(column) for name, column in self.table.columns.items()}
+        return {"x": self.table.spread_out(self.pair.observed(columns))}
 
     @in_double_precision
     def scores(self) -> np.ndarray:
@@ -133,17 +168,19 @@ class PairSource:
             return self.table.spread_out(np.concatenate(flat, axis=1) @ self.jacobian)
         return self.table.spread_out(self.table.rows.map(self.problem.passes.scores, self.vector).by_unit["score"])
 
+    def _refuse_classical(self) -> None:
+        if self.classical is not None:
+            raise ModelError("the rows show no heterogeneity, so there is no prior to draw. See fit.confint().")
+
     @in_double_precision
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
         return np.stack([self.table.spread_out(self.problem.evidence_at(v)) for v in vectors])
 
     @in_double_precision
     def natural_by_name(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
+        self._refuse_classical()
         found = jax.vmap(jax.vmap(self.model.reported))(jnp.asarray(vectors))
         return {name: np.asarray(value) for name, value in found.items()}
-
-    def integration_error(self) -> float:
-        return 0.0
 
     @in_double_precision
     def tail_probabilities(self) -> np.ndarray:
@@ -156,13 +193,13 @@ class PairSource:
         law, x = self._law(columns), self.pair.observed(columns)
         below = law.cdf(x)
         above = law.sf(x - 1.0) if self.pair.support == "count" else law.sf(x)
-        return self.table.spread_out(np.minimum(1.0, 2.0 * np.minimum(below, above)))
+        return self.table.spread_out(two_sided(below, above))
 
     @in_double_precision
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
-        if self.classical is not None:
-            raise ModelError("the rows show no heterogeneity, so there is no prior to draw. See fit.confint().")
         from robustly.conjugate.uncertain import log_flat
+
+        self._refuse_classical()
 
         parameters, given = self.model.parameters, self.penalty.given
 
@@ -179,11 +216,8 @@ class PairSource:
         vectors, divergences = posterior.draw(num_samples, num_warmup, num_chains, key)
         return Draws(self.natural_by_name(vectors), vectors, divergences)
 
-    def posterior(self, site: str) -> Any:
+    def posterior(self, site: str | None) -> LocalPosterior:
         return self.posterior_of((), {})
-
-    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return self.predictive_of(args, kwargs)
 
     @in_double_precision
     def edge_interval(self, name: str, level: float) -> tuple[float, float]:
@@ -199,28 +233,12 @@ class PairSource:
             values = {**self.classical.values, name: value}  # type: ignore[union-attr]
             return weight @ jax.vmap(lambda row: log_prob(values, row))(data)
 
-        def drop(value: float) -> float:
-            return float(total(jnp.asarray(value)))
-
-        best, inside = drop(edge), -1.0 if edge == 1.0 else 1.0
-        near, far = 0.0, 1.0 if edge == 1.0 else 1e-6
-        while edge == 0.0 and far < 1e12 and drop(edge + far) - best > target:
-            far *= 4.0
-        for _ in range(80):
-            middle = 0.5 * (near + far)
-            value = drop(edge + inside * middle) - best
-            near, far = (middle, far) if value > target else (near, middle)
-        other = edge + inside * far
+        inside = -1.0 if edge == 1.0 else 1.0
+        best = float(total(jnp.asarray(edge)))
+        drop = lambda away: np.array([best - float(total(jnp.asarray(edge + inside * one))) for one in away])
+        first = np.zeros(1), np.array([1.0 if edge == 1.0 else 1e-6])
+        other = edge + inside * float(invert_cdf(drop, -target, *first, open_ends=(False, edge == 0.0))[0])
         return (min(edge, other), max(edge, other))
-
-
-def labels_of(values: Mapping[str, Any]) -> list[str]:
-    """``"rate"``, ``"coef[0]"``, ``"coef[1]"`` …: a name for every number."""
-    found = []
-    for name, value in values.items():
-        shape = np.shape(value)
-        found += [name] if shape == () else [f"{name}[{','.join(map(str, i))}]" for i in np.ndindex(*shape)]
-    return found
 
 
 def scale_of(constraint: Any) -> str:

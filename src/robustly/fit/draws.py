@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly._runtime.precision import double_precision
-from robustly.errors import ModelError, RobustlyError
+from robustly.errors import ModelError
 from robustly.fit.passes import weighed
 from robustly.fit.problem import EvidenceProblem
 from robustly.rows.arrays import CHUNK, ArrayRows, pad
@@ -249,25 +249,3 @@ def nuts(log_density: Any, size: int, key: Any, num_samples: int, num_chains: in
     sampler.run(key, init_params=first, extra_fields=("diverging",))
     diverged = jnp.sum(sampler.get_extra_fields()["diverging"])
     return sampler.get_samples(group_by_chain=True), {"efficiency": jnp.ones(()), "divergences": diverged}
-
-
-def to_inference_data(fit: Any, draws: Draws | None, num_samples: int, seed: int) -> Any:
-    """An ArviZ InferenceData with posterior draws and integrated log likelihoods."""
-    try:
-        import arviz
-    except ImportError as error:
-        raise RobustlyError('to_arviz() needs ArviZ: pip install "robustly[arviz]".') from error
-    source = fit._need("to_arviz")
-    if draws is None:
-        rng = np.random.default_rng(seed)
-        covariance = fit._free_covariance("information")
-        vectors = rng.multivariate_normal(fit.vector, covariance, size=(1, num_samples))
-        origin = "normal approximation at the estimate"
-    else:
-        vectors, origin = draws.vectors, "NUTS with the rows' own values integrated out"
-    values = source.natural_by_name(vectors)
-    log_likelihood = source.evidence_at(vectors.reshape(-1, vectors.shape[-1]))
-    shape = (*vectors.shape[:2], log_likelihood.shape[-1])
-    data = arviz.from_dict(posterior=values, log_likelihood={"rows": log_likelihood.reshape(shape)})
-    data.posterior.attrs["draws_from"] = origin
-    return data

@@ -12,17 +12,18 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from robustly.errors import DataError, PersistError, names
 from robustly.glm.families import FAMILIES, Family
 from robustly.glm.fit import fit_glm
-from robustly.glm.keeping import to_saved
 from robustly.glm.predictive import GLMPredictive
-from robustly.glm.result import GLMFit
+from robustly.glm.result import regression_of
 from robustly.model.linear import Design, read_design, read_offset
 from robustly.result import persist
+from robustly.result.fit import Fit
+from robustly.result.saved import to_saved
 
 
 class GLMEstimator(BaseEstimator):
     """What all regressions share."""
 
-    result_: GLMFit
+    result_: Fit
     coef_: Any
     intercept_: Any
 
@@ -58,12 +59,13 @@ class GLMEstimator(BaseEstimator):
             ridge=self.alpha,  # type: ignore[attr-defined]
         )
 
-    def _keep(self, result: GLMFit) -> None:
+    def _keep(self, result: Fit) -> None:
         self.result_ = result
         self.n_iter_ = max(1, len(result.history))
-        first = int(result.fitted.intercept)
-        self.coef_ = result.fitted.coefficients[first:]
-        self.intercept_ = float(result.fitted.coefficients[0]) if first else 0.0
+        fitted = regression_of(result).fitted
+        first = int(fitted.intercept)
+        self.coef_ = fitted.coefficients[first:]
+        self.intercept_ = float(fitted.coefficients[0]) if first else 0.0
         for name in ("spread", "dof", "scale", "flip"):
             value = getattr(result, name)
             if value is not None:
@@ -78,13 +80,13 @@ class GLMEstimator(BaseEstimator):
 
     def _predictor(self, X: Any, offset: Any = None, exposure: Any = None) -> np.ndarray:
         matrix = self._matrix(X)
-        return self.result_.fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
+        return regression_of(self.result_).fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
 
     def predict_dist(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:
         """The predictive distribution of every row, averaged over rows' own values: mean, sd, quantile …"""
         m = self._predictor(X, offset, exposure)
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
-        return GLMPredictive(self.result_.fitted, m, counted)
+        return GLMPredictive(regression_of(self.result_).fitted, m, counted)
 
     def surprise(self, X: Any, y: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> np.ndarray:
         """Minus the log predictive density of every row: large for rows that do not belong."""
@@ -101,12 +103,12 @@ class GLMEstimator(BaseEstimator):
         return self.result_.surprise
 
     def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
-        """Rows of the fitted data that do not belong, most surprising first; see :meth:`GLMFit.outliers`."""
+        """Rows of the fitted data that do not belong, most surprising first; see :meth:`Fit.outliers`."""
         check_is_fitted(self)
         return self.result_.outliers(fdr=fdr, level=level)
 
     def summary(self) -> Any:
-        """The table of estimates; see :meth:`GLMFit.summary`."""
+        """The table of estimates; see :meth:`Fit.summary`."""
         check_is_fitted(self)
         return self.result_.summary()
 

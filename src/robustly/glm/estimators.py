@@ -11,6 +11,7 @@ from robustly.glm.base import RowRegressor, of_kind
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
 from robustly.glm.keeping import from_saved
 from robustly.glm.logistic import RobustLogisticRegression
+from robustly.glm.result import regression_of
 
 
 class RobustLinearRegression(RowRegressor):
@@ -235,7 +236,7 @@ def load_estimator(meta: dict[str, Any], arrays: dict[str, np.ndarray], family: 
     if "classes" in meta:
         model.classes_ = np.array(meta["classes"])
         model._single = meta["fit"]["family"] == "bernoulli"
-        first = int(model.result_.fitted.intercept)
+        first = int(regression_of(model.result_).fitted.intercept)
         model.attenuated_coef_ = model.result_.attenuated_coefficients.to_numpy()[None, first:]
         model.coef_, model.intercept_ = model.coef_[None], np.array([model.intercept_])
     return model

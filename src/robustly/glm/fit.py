@@ -17,9 +17,10 @@ from robustly.glm.hyperprior import WeakSpread, as_hyperprior
 from robustly.glm.local import Classical, Law, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
 from robustly.glm.regression import Plan, Regression
-from robustly.glm.result import GLMFit, make_fit
+from robustly.glm.result import make_fit
 from robustly.glm.solvers import by_em, by_map
 from robustly.model.linear import Design
+from robustly.result.fit import Fit
 
 STEEPEST = 5.0
 
@@ -46,8 +47,8 @@ def fit_glm(
     tol: float = 1e-8,
     max_iter: int = 100,
     formula: Any = None,
-    classical: GLMFit | None = None,
-) -> GLMFit:
+    classical: Fit | None = None,
+) -> Fit:
     """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time."""
     notes = family.check_response(design.y, design.trials)
     if local == "auto":

@@ -26,8 +26,8 @@ from robustly.glm.formula_spec import (
     needed,
     refuse_not_computable,
 )
-from robustly.glm.result import GLMFit
 from robustly.model.linear import Design, read_design
+from robustly.result.fit import Fit
 
 LONGEST_FORMULA = 20_000
 DEEPEST_FORMULA = 50
@@ -46,7 +46,7 @@ def glm(
     trials: Any = None,
     alpha: float = 0.0,
     **options: Any,
-) -> GLMFit:
+) -> Fit:
     """Fit a robust (or, with ``local=None``, the classical) generalized linear model by formula.
 
     Args:

@@ -16,7 +16,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from robustly.glm.family import Family
-from robustly.result.outliers import benjamini_hochberg
+from robustly.result.laws import two_sided
+from robustly.result.outliers import TAILS
 
 Array = np.ndarray
 
@@ -59,6 +60,8 @@ class Law(ABC):
     """Values of shared numbers at which the law is the classical one."""
     implied: ClassVar[Mapping[str, float]] = {}
     """Numbers that are not among `names` because the law fixes them."""
+    judged_by: ClassVar[str] = TAILS
+    """How tail probabilities are read: see :func:`robustly.result.outliers.stand_out`."""
     caveats: ClassVar[tuple[str, ...]] = ()
     """What a reader of any fit of this law should know."""
     meanings: ClassVar[Mapping[str, str]] = {
@@ -97,6 +100,10 @@ class Law(ABC):
     def bounds(self, name: str) -> tuple[float, float]:
         """Between which values a shared number lies."""
         return 0.0, float("inf")
+
+    def scale_of(self, name: str) -> str:
+        """The scale on which intervals of a shared number are symmetric."""
+        return "half_logit" if self.bounds(name)[1] == 0.5 else "log"
 
     def meaning(self, name: str) -> str:
         """A shared number in words."""
@@ -157,11 +164,7 @@ class Law(ABC):
     ) -> Array:
         """Two-sided: twice the smaller of P(Y ≤ y) and P(Y ≥ y), by row; `cumulative` gives P(Y < y) and P(Y ≤ y)."""
         strictly, below = cumulative()
-        return np.minimum(1.0, 2.0 * np.minimum(below, 1.0 - strictly))
-
-    def stand_out(self, tail: Array, fdr: float) -> Array:
-        """Places of the rows that do not belong, by their tail probabilities."""
-        return benjamini_hochberg(tail, fdr)
+        return two_sided(below, 1.0 - strictly)
 
     def outlier_rule(self, fdr: float) -> str:
         """By which rule rows do not belong, in one or two sentences."""

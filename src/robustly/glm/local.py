@@ -17,6 +17,7 @@ from robustly.glm.families import Bernoulli, Binomial, Family, Normal
 from robustly.glm.law import Array, Description, Law, OwnValues
 from robustly.glm.local_predictor import LocalPredictor, Noiseless, Shifted
 from robustly.glm.priors import LOG_2PI, NO_SPREAD, PRIORS, log_prior, log_student_t, spread_values
+from robustly.result.outliers import POSTERIOR
 
 __all__ = [
     "LOG_2PI",
@@ -171,6 +172,7 @@ class LocalLabel(Law):
     local: ClassVar[str | None] = "label"
     picture: ClassVar[str | None] = "doubts"
     limits: ClassVar[Mapping[str, float]] = {"flip": 0.0}
+    judged_by: ClassVar[str] = POSTERIOR
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -216,9 +218,6 @@ class LocalLabel(Law):
 
         flip, right = shared["flip"], expit((2.0 * y - 1.0) * predictor)
         return (1.0 - flip) * right / ((1.0 - flip) * right + flip * (1.0 - right))
-
-    def stand_out(self, tail: Array, fdr: float) -> Array:
-        return np.flatnonzero(tail <= fdr)
 
     def outlier_rule(self, fdr: float) -> str:
         return f"Rows whose label is wrong with probability {1 - fdr:.3g} or more."

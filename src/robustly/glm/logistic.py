@@ -13,6 +13,7 @@ from robustly.errors import DataError, names
 from robustly.glm.base import GLMEstimator, of_kind, refuse_no_response, refuse_text_columns
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
+from robustly.glm.result import regression_of
 
 
 class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
@@ -97,7 +98,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
             response = self._classes(X, y)
         design = self._read(X, response, sample_weight, offset, None, trials)
         self._keep(fit_glm(design, self._family(), **self._options()))
-        first = int(self.result_.fitted.intercept)
+        first = int(regression_of(self.result_).fitted.intercept)
         self.attenuated_coef_ = self.result_.attenuated_coefficients.to_numpy()[None, first:]
         self.coef_ = self.coef_[None]
         self.intercept_ = np.array([self.intercept_])

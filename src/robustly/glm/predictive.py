@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.keys import generator
-from robustly.errors import DataError, ModelError
+from robustly.errors import DataError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.glm.row_model import approximation, evidence_of
+from robustly.result.laws import RowLaw, invert_cdf
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 POINTS = 32
@@ -55,7 +56,7 @@ class Fitted:
         return self.family.mean(m, self.law.nuisance(self.phi), trials)
 
 
-class GLMPredictive:
+class GLMPredictive(RowLaw):
     """The integrated predictive distribution of a set of rows; every answer is an array by row."""
 
     def __init__(self, fitted: Fitted, m: np.ndarray, trials: np.ndarray | None = None) -> None:
@@ -209,66 +210,31 @@ class GLMPredictive:
 
     # ------------------------------------------------------------------ quantiles
 
-    def quantile(self, level: Any) -> np.ndarray:
-        """Quantiles by row; a sequence of levels gives a last axis. Of counts, the least that reaches it."""
-        levels = np.atleast_1d(np.asarray(level, dtype=float))
-        if np.any((levels <= 0) | (levels >= 1)):
-            raise ModelError(f"a quantile's level lies between 0 and 1; got {level}.")
-        found = np.stack([self._quantile(float(one)) for one in levels], axis=-1)
-        return found[..., 0] if np.ndim(level) == 0 else found
-
-    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """The central interval of the given probability: low and high by row."""
-        both = self.quantile([0.5 - level / 2, 0.5 + level / 2])
-        return both[..., 0], both[..., 1]
-
-    def _quantile(self, level: float) -> np.ndarray:
+    def _quantile_at(self, level: float) -> np.ndarray:
         if self.errors is not None:
             return self.m + self.errors.ppf(level)
         typical = self.typical
         if self.family.discrete:
-            low, high = np.full(len(self), -1.0), np.maximum(np.ceil(typical), 1.0)
-            if isinstance(self.family, Binomial):
-                high = self.trials.copy()
-            else:
-                high = self._raise(high, level)
-            while np.any(high - low > np.maximum(1.0, 1e-15 * high)):
-                middle = np.floor(0.5 * (low + high))
-                enough = self.cdf(middle) >= level
-                low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-            return high
-        positive = isinstance(self.family, LOG_LINK)
-        centre, size = (np.log(typical), np.ones(len(self))) if positive else (typical, self._width())
-        value = (lambda x: np.exp(np.clip(x, -740.0, 709.0))) if positive else (lambda x: x)
-        low, high = centre - size, centre + size
-        for _ in range(200):
-            short_low, short_high = self.cdf(value(low)) > level, self.cdf(value(high)) < level
-            if not (short_low.any() or short_high.any()):
-                break
-            size = 2.0 * size
-            low, high = np.where(short_low, low - size, low), np.where(short_high, high + size, high)
-        for _ in range(60):
-            middle = 0.5 * (low + high)
-            below = self.cdf(value(middle)) < level
-            low, high = np.where(below, middle, low), np.where(below, high, middle)
-        return value(0.5 * (low + high))
+            counted = isinstance(self.family, Binomial)
+            high = self.trials if counted else np.maximum(np.ceil(typical), 1.0)
+            return invert_cdf(
+                self.cdf, level, np.full(len(self), -1.0), high, open_ends=(False, not counted), whole=True
+            )
+        if isinstance(self.family, LOG_LINK):
+            to_y = lambda log_y: np.exp(np.clip(log_y, -740.0, 709.0))
+            centre = np.log(typical)
+            return to_y(invert_cdf(lambda log_y: self.cdf(to_y(log_y)), level, centre - 1.0, centre + 1.0))
+        width = self._width()
+        return invert_cdf(self.cdf, level, typical - width, typical + width)
 
     def _width(self) -> np.ndarray:
         with np.errstate(invalid="ignore"):
             sd = self.sd
         return np.where(np.isfinite(sd) & (sd > 0), sd, 1.0)
 
-    def _raise(self, high: np.ndarray, level: float) -> np.ndarray:
-        for _ in range(1000):
-            short = self.cdf(high) < level
-            if not short.any():
-                break
-            high = np.where(short, 2.0 * high, high)
-        return high
-
     # ------------------------------------------------------------------ densities and draws
 
-    def log_prob(self, y: Any, trials: Any = None) -> np.ndarray:
+    def log_prob(self, y: Any, trials: Any = None) -> np.ndarray:  # type: ignore[override]
         """Log density of observed responses, integrated over each row's own value."""
         response = np.asarray(y, dtype=float)
         if response.shape != self.m.shape:

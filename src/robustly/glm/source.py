@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any
 
@@ -10,20 +10,21 @@ import numpy as np
 import pandas as pd
 
 from robustly.approx import Quadrature
-from robustly.errors import FitError
+from robustly.errors import ModelError
 from robustly.fit.draws import Draws
 from robustly.fit.newton import maximize
 from robustly.fit.passes import pairs
 from robustly.fit.problem import Found
 from robustly.glm.edges import plan_of
-from robustly.glm.local import Law, Noiseless
+from robustly.glm.local import Law, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.profile import profile_spread
 from robustly.glm.regression import Plan, Regression
 from robustly.glm.row_model import evidence_of
-from robustly.result.fit import RowPosterior
+from robustly.result.laws import LEVELS, RowPosterior
+from robustly.result.source import Source
 
 # Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
 HEAVY = 0.3
@@ -31,11 +32,12 @@ REFITS = 30
 KINKED_REFITS = 100
 # A residual below this share of the spread is none.
 ON_THE_FIT = 1e-6
-LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
 
 
-class GLMSource:
+class GLMSource(Source):
     """What can still be asked of the rows behind a fit."""
+
+    keeps = ("scored", "loo_by_row", "tail_probabilities")
 
     def __init__(self, found: Found, asked: Plan) -> None:
         assert isinstance(found.problem, Regression)
@@ -126,12 +128,12 @@ class GLMSource:
         weight = self.design.rows.weight.copy()
         weight[row] = 0.0
         if isinstance(self.law, Noiseless):
-            less = noiseless(self.design.weighed(weight), self.problem.plan, self.u, float(self.phi[0]))
-            return float(less.evidence[row])
+            others = noiseless(self.design.weighed(weight), self.problem.plan, self.u, float(self.phi[0]))
+            return float(others.evidence[row])
         problem = self.problem.weighed(weight)
         objective, start = problem.searched(self.found.vector)
-        less = Found(problem, problem.left(maximize(objective, start, self.problem.plan.stop)))
-        return float(less.evidence[row])
+        others = Found(problem, problem.left(maximize(objective, start, self.problem.plan.stop)))
+        return float(others.evidence[row])
 
     def _evidence(self, m: np.ndarray, phi: np.ndarray) -> np.ndarray:
         return evidence_of(self.law, self.problem.kernel.approx, (m, *phi.T), self.design.y, self.design.trials)
@@ -155,11 +157,24 @@ class GLMSource:
         below = predictive.cdf(y)
         return (predictive.cdf(np.ceil(y) - 1.0) if self.law.family.discrete else below), below
 
-    def posterior(self, site: str) -> RowPosterior:
+    def pit(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.cumulative
+
+    def observed(self) -> dict[str, np.ndarray]:
+        return {"y": np.asarray(self.design.y)}
+
+    def posterior(self, site: str | None) -> RowPosterior:
+        if isinstance(self.law, Noiseless):
+            y = np.asarray(self.design.y)
+            return RowPosterior(y, np.zeros(len(y)), LEVELS, np.repeat(y[:, None], len(LEVELS), axis=1))
+        if self.law.closed:
+            raise ModelError("this fit has no own value by row that was integrated by points; see shared and surprise.")
         mean, sd, quantile = self.problem.by_row(self.problem.kernel.posterior, self.found.vector, LEVELS)
         return RowPosterior(mean, sd, LEVELS, quantile)
 
     def shifts(self) -> np.ndarray:
+        if not isinstance(self.law, Shifted):
+            raise ModelError('shifts exist only after solver="map" with prior="laplace".')
         return self.problem.by_row(self._shifts, self.found.vector)
 
     def _shifts(self, numbers: Any, row: Any, state: Any) -> Any:
@@ -191,21 +206,12 @@ class GLMSource:
             found[name] = law.natural(name, vectors[..., size + place])
         return found
 
-    def natural(self, vector: np.ndarray) -> np.ndarray:
-        return np.concatenate([np.reshape(v, -1) for v in self.natural_by_name(vector).values()])
-
-    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        raise FitError("ask the fit: fit.predictive(X).")
-
-    def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Any:
+    def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
         vectors, divergences = draw_posterior(self.found, num_samples, num_warmup, num_chains, key, self.compiled)
         return Draws(self.natural_by_name(vectors), vectors, divergences)
 
     def has_posterior(self, site: str) -> bool:
         return not self.law.closed
-
-    def describe(self) -> dict[str, Any]:
-        return {}
 
 
 @cache

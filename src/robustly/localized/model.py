@@ -281,17 +281,3 @@ def limits_of(program: Program, shared: Mapping[str, Any]) -> dict[str, dict[str
         else:
             found[site] = dict.fromkeys(program.free[site], np.inf)
     return found
-
-
-def reattach(fit: Any, model: Any, call: Any) -> Any:
-    """A source for a fit read from a file: the program, without the training rows."""
-    from robustly.localized.source import reattached
-
-    request = (
-        model.request
-        if isinstance(model, Localized)
-        else Request(
-            model, tuple(call["sites"]), None if call["rows"] is None else tuple(call["rows"]), plate=call["plate"]
-        )
-    )
-    return reattached(fit, Localized(request, None), call)

@@ -7,8 +7,8 @@ observations, and what it would have drawn there are the mixture's components.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import betainc, logsumexp
 
+from robustly._runtime.keys import jax_key
+from robustly._runtime.precision import in_double_precision
 from robustly.approx.climb import climb
 from robustly.approx.grid import line_points, qmc_points
 from robustly.errors import DataError, ModelError, names
@@ -24,16 +26,27 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.hyper import core
 from robustly.model.program.read import Program
 from robustly.model.program.trace import neutral_value, run_program, site_log_prob
+from robustly.result.laws import RowLaw, invert_cdf
 from robustly.rows.arrays import ArrayRows, make_rows
 
+DRAWS = 4000
 LINE_POINTS = 121
 CLOUD_POINTS = 512
 
 
-class Predictor:
-    """A program with fitted parameters, asked about rows whose observations are not given."""
+class Predictive(RowLaw):
+    """The integrated predictive distribution of rows whose observations are not given; every answer is an array by row."""
 
-    def __init__(self, program: Program, vector: np.ndarray, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    @in_double_precision
+    def __init__(
+        self,
+        program: Program,
+        vector: np.ndarray,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        log_prob: Callable[[Predictive, Mapping[str, Any]], np.ndarray],
+    ) -> None:
+        self._log_prob = log_prob
         self.vector = jnp.asarray(vector)
         arguments = read_arguments(program.request.model, args, dict(kwargs))
         trained = {
@@ -56,6 +69,9 @@ class Predictor:
                 )
         self.program = program.called_with(arguments, is_row)
         self.model = self.program.row_model
+
+    def __len__(self) -> int:
+        return len(self.rows)
 
     # ------------------------------------------------------------------ one row
 
@@ -143,52 +159,75 @@ class Predictor:
 
         return dict(self.rows.map(ChunkPass(jax.jit(chunk)), args).by_unit)
 
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation of every new row."""
-
+    @cached_property
+    @in_double_precision
+    def _moments(self) -> dict[str, np.ndarray]:
         def one(row: Any) -> dict[str, Any]:
-            (mean, variance), share = self._components(
-                row, lambda d: (_without_row_axis(d.mean), _without_row_axis(d.variance))
-            )
+            (mean, variance), share = self._components(row, lambda d: (_flat(d.mean), _flat(d.variance)))
             centre = jnp.einsum("k,k...->...", share, mean)
             spread = jnp.einsum("k,k...->...", share, variance + (mean - centre) ** 2)
             return {"mean": centre, "sd": jnp.sqrt(spread)}
 
-        found = self._over(one)
-        return found["mean"], found["sd"]
+        return self._over(one)
 
-    def cdf(self, values: np.ndarray) -> np.ndarray:
-        """P(Y ≤ value) for one value a row."""
+    @property
+    def mean(self) -> np.ndarray:
+        """Expected value of every row, averaged over the fitted prior."""
+        return self._moments["mean"]
 
-        def one(packed: Any) -> dict[str, Any]:
-            *row, value = packed
-            each, share = self._components(tuple(row), lambda d: cdf_of(d, value))
-            return {"cdf": share @ each}
+    @property
+    def sd(self) -> np.ndarray:
+        """Standard deviation of every row, the prior's spread included."""
+        return self._moments["sd"]
 
-        rows = ArrayRows((*self.rows.data, np.asarray(values, dtype=float)), self.rows.weight, self.rows.chunk)
+    @in_double_precision
+    def cdf(self, values: Any) -> np.ndarray:
+        """P(Y ≤ value), one value a row."""
+        if not self.has_cdf:
+            raise ModelError("the observed distribution has no known distribution function. Use sample() instead.")
+        given = np.broadcast_to(np.asarray(values, dtype=float), (len(self),))
+        rows = ArrayRows((*self.rows.data, given), self.rows.weight, self.rows.chunk)
+        return rows.map(self._cdf_pass, None).by_unit["cdf"]
 
-        def chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            return {}, jax.vmap(one)(data), None
+    @cached_property
+    def _cdf_pass(self) -> ChunkPass:
+        one = lambda packed: self._mixture_cdf(tuple(packed[:-1]), packed[-1])
+        return ChunkPass(jax.jit(lambda theta, data, weight, state: ({}, {"cdf": jax.vmap(one)(data)}, None)))
 
-        return rows.map(ChunkPass(jax.jit(chunk)), None).by_unit["cdf"]
-
-    def quantile(self, level: float) -> np.ndarray:
-        """The value below which a share `level` of each row's predictive lies."""
+    @in_double_precision
+    def _quantile_at(self, level: float) -> np.ndarray:
+        if not self.has_cdf:
+            return np.quantile(self._drawn, level, axis=0)
         theta = self.model.parameters.natural(self.vector)
         row0 = tuple(jnp.asarray(a[0]) for a in self.rows.data)
         seen = self._trace(row0, self.program.shared_values(theta), theta)[self.site]["fn"]
         low, high, whole = _range(seen.support)
+        open_ends = (not np.isfinite(low), not np.isfinite(high))
+        start = (-1.0 if open_ends[1] else high - 2.0) if open_ends[0] else low - float(whole)
+        bracket = (np.full(len(self), end) for end in (start, start + 2.0 if open_ends[1] else high))
+        return invert_cdf(self.cdf, level, *bracket, open_ends=open_ends, whole=whole)
 
-        def one(row: Any) -> dict[str, Any]:
-            below = partial(self._mixture_cdf, row)
-            return {"quantile": solve_quantile(below, level, low, high, whole)}
+    @cached_property
+    def _drawn(self) -> np.ndarray:
+        found = self.sample(DRAWS, key=0)
+        if isinstance(found, dict):
+            raise ModelError(
+                f"this model observes {names(found)} together; use sample() and take quantiles of one of them."
+            )
+        return found
 
-        return self._over(one)["quantile"]
+    def log_prob(self, *observations: Any) -> np.ndarray:
+        """Log density of observed values, integrated over each row's own local value."""
+        if len(observations) != len(self.missing):
+            raise DataError(f"log_prob takes {names(self.missing)}; got {len(observations)} arrays.")
+        return self._log_prob(self, dict(zip(self.missing, observations)))
 
     def _mixture_cdf(self, row: Any, value: Any) -> Any:
         each, share = self._components(row, lambda d: cdf_of(d, value))
         return share @ each
 
+    @cached_property
+    @in_double_precision
     def has_cdf(self) -> bool:
         """Whether the observed distribution is one number with a known distribution function."""
         if len(self.sites) != 1:
@@ -200,7 +239,13 @@ class Predictor:
             return False
         return shape.shape == ()
 
-    def sample(self, count: int, key: Any) -> dict[str, np.ndarray]:
+    def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray | dict[str, np.ndarray]:
+        """Draws of shape (num_samples, rows, …); a dictionary by site when several are observed."""
+        found = self.draws(num_samples, jax_key(key))
+        return next(iter(found.values())) if len(found) == 1 else found
+
+    @in_double_precision
+    def draws(self, count: int, key: Any) -> dict[str, np.ndarray]:
         """Draws of new rows, each with a local value of its own: by site, (count, rows, …)."""
         theta = self.model.parameters.natural(self.vector)
 
@@ -217,7 +262,7 @@ class Predictor:
         keys = np.asarray(jax.random.key_data(jax.random.split(key, len(self.rows))))
         rows = ArrayRows((*self.rows.data, keys), self.rows.weight, self.rows.chunk)
 
-        def chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        def chunk(at: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
             *row, raw = data
             return {}, jax.vmap(one)(tuple(row), jax.random.wrap_key_data(raw)), None
 
@@ -276,7 +321,7 @@ def _one_number(found: Any) -> Any:
     return found.reshape(())
 
 
-def _without_row_axis(value: Any) -> Any:
+def _flat(value: Any) -> Any:
     """A row's component without its leading axis of one row."""
     value = jnp.asarray(value, dtype=float)
     return value[0] if value.ndim and value.shape[0] == 1 else value
@@ -296,34 +341,3 @@ def _range(support: Any) -> tuple[float, float, bool]:
     low = low if np.size(low) == 1 and not isinstance(low, jax.core.Tracer) else -jnp.inf
     high = high if np.size(high) == 1 and not isinstance(high, jax.core.Tracer) else jnp.inf
     return float(np.reshape(low, ())), float(np.reshape(high, ())), bool(support.is_discrete)
-
-
-def solve_quantile(below: Any, level: Any, low: float, high: float, whole: bool) -> Any:
-    """Invert a distribution function by doubling a bracket, then halving it."""
-    unbounded = jnp.zeros(())
-    start_low = unbounded - 1.0 if not np.isfinite(low) else jnp.asarray(low - (1.0 if whole else 0.0))
-    start_high = (start_low + 2.0) if not np.isfinite(high) else jnp.asarray(high)
-
-    def widen_up(state: Any) -> Any:
-        a, width = state
-        return a, width * 2.0
-
-    if not np.isfinite(high):
-        _, width = jax.lax.while_loop(
-            lambda s: (below(s[0] + s[1]) < level) & (s[1] < 1e300), widen_up, (start_low, jnp.ones(()) * 2.0)
-        )
-        start_high = start_low + width
-    if not np.isfinite(low):
-        _, width = jax.lax.while_loop(
-            lambda s: (below(s[0] - s[1]) > level) & (s[1] < 1e300), widen_up, (start_high, jnp.ones(()) * 2.0)
-        )
-        start_low = start_high - width
-
-    def halve(_: Any, bracket: Any) -> Any:
-        a, b = bracket
-        middle = 0.5 * (a + b)
-        under = below(middle) < level
-        return jnp.where(under, middle, a), jnp.where(under, b, middle)
-
-    a, b = jax.lax.fori_loop(0, 70, halve, (start_low, start_high))
-    return jnp.ceil(b - 1e-6 * jnp.maximum(1.0, jnp.abs(b))) if whole else 0.5 * (a + b)

@@ -21,14 +21,29 @@ from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
 from robustly.model.conjugacy import detect
 from robustly.model.row import RowModel
-from robustly.result.fit import Fit, RowPosterior
+from robustly.result.estimates import Hyperparameters, nested
+from robustly.result.fit import Fit
+from robustly.result.laws import LEVELS, ByRow, RowPosterior
+from robustly.result.source import FittedModel, Source
 from robustly.rows.arrays import make_rows
 from robustly.rows.store import Rows
 
-LEVELS = np.array([0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.975, 0.99, 0.995, 0.999])
+
+class UnstatedModel:
+    """A row model given as functions: it does not say how observations are drawn, and no file keeps functions."""
+
+    kind = "fit"
+
+    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ByRow:
+        raise ModelError(
+            "a row model does not say how new observations are drawn; predictive() needs a NumPyro program."
+        )
+
+    def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        return {"call": {"sites": [], "rows": None, "plate": None}}, {}
 
 
-class RowSource:
+class RowSource(Source):
     """What a fit can still ask of its rows, for any row model."""
 
     def __init__(self, found: Found, rows: Rows) -> None:
@@ -89,34 +104,25 @@ class RowSource:
         return self.passes.model.dim > 0
 
     @in_double_precision
-    def posterior(self, site: str) -> RowPosterior:
+    def posterior(self, site: str | None) -> RowPosterior:
         """Means, standard deviations and quantiles of the rows' own values."""
         by_row = self._by_row(self.passes.posteriors, (self.vector, LEVELS))
         shape, part = self._shape_of(site)
         cut = lambda a: a[:, part].reshape(len(self.rows), *shape, *a.shape[2:])
         return RowPosterior(cut(by_row["mean"]), cut(by_row["sd"]), LEVELS, cut(by_row["quantile"]))
 
-    def _shape_of(self, site: str) -> tuple[tuple[int, ...], slice]:
+    def _shape_of(self, site: str | None) -> tuple[tuple[int, ...], slice]:
         return self.passes.model.local_shape, slice(None)
-
-    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        raise ModelError(
-            "a row model does not say how new observations are drawn; predictive() needs a NumPyro program."
-        )
 
     def tail_probabilities(self) -> np.ndarray:
         raise ModelError("a row model does not say how observations are drawn, so it has no tail probabilities.")
 
     def has_closed_tails(self) -> bool:
-        """Whether tail probabilities come from a distribution function, without simulation."""
         return False
 
     def log_prior(self, theta: Any) -> Any:
         """What is added to the hyperprior when a full posterior is drawn."""
         return jnp.zeros(())
-
-    def describe(self) -> dict[str, Any]:
-        return {"sites": [], "rows": None, "plate": None}
 
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
         """Draws of the parameters."""
@@ -132,12 +138,21 @@ class RowSource:
         return Draws(self.natural_by_name(vectors), vectors, divergences)
 
 
-def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:
+def make_fit(
+    found: Found,
+    rows: Rows,
+    source: RowSource,
+    fitted: FittedModel,
+    *,
+    limits: dict[str, dict[str, Any]] | None = None,
+    notes: tuple[str, ...] | None = None,
+) -> Fit:
     """A result from what a search found."""
     (model, approx), optimum = found.problem.parts, found.optimum
     parameters = model.parameters
+    numbers = parameters.numbers(optimum.vector)
     return Fit(
-        parameters=parameters.numbers(optimum.vector),
+        parameters=numbers,
         labels=parameters.labels,
         vector=optimum.vector,
         jacobian=parameters.jacobian(optimum.vector),
@@ -148,12 +163,23 @@ def make_fit(found: Found, rows: Rows, source: RowSource, **more: Any) -> Fit:
         weight=rows.weight,
         outcome=optimum.outcome,
         history=optimum.history,
+        model=fitted,
+        **told_apart(numbers, limits or {}),
         approximation=repr(approx),
         is_bound=approx.is_bound,
         scales=parameters.scales,
         source=source,
-        **{"notes": found.notes, **more},
+        notes=found.notes if notes is None else notes,
     )
+
+
+def told_apart(parameters: Mapping[str, Any], limits: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Which numbers belong to the priors of local sites, and which all rows share."""
+    return {
+        "hyperparameters": Hyperparameters({**nested(parameters), **limits}),
+        "shared": {name: value for name, value in parameters.items() if "." not in name},
+        "limits": limits,
+    }
 
 
 @in_double_precision
@@ -182,7 +208,7 @@ def fit_rows(
     packed = _unpacking(model, tree, rows)
     begin = None if start is None else packed.parameters.vector({**packed.start, **start})
     found = find(RowProblem(packed, rows, approx), method, stop, begin)
-    fit = make_fit(found, rows, RowSource(found, rows))
+    fit = make_fit(found, rows, RowSource(found, rows), UnstatedModel())
     warn_unless_converged(fit.outcome)
     return fit
 

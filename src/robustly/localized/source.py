@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from robustly._runtime.precision import double_precision, in_double_precision
-from robustly.errors import DataError, FitError, ModelError, RobustlyError, names
+from robustly._runtime.precision import in_double_precision
+from robustly.errors import FitError, ModelError, RobustlyError, names
 from robustly.fit.limits import RunawayWatch, heterogeneity
-from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Stop
+from robustly.fit.passes import Passes
 from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
-from robustly.localized.predictor import Predictor, without_observations
+from robustly.localized.predictor import Predictive, without_observations
 from robustly.localized.rows import RowSource, find, make_fit
 from robustly.model.program import hyper
-from robustly.model.program.arguments import Arguments, read_arguments
+from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
-from robustly.result.laws import Predictive
+from robustly.result.laws import two_sided
 from robustly.rows.arrays import make_rows
 from robustly.rows.store import Rows
 
@@ -36,22 +36,77 @@ SURPRISE_DRAWS = 999
 NEGLIGIBLE = 1e-6
 
 
+@dataclass(frozen=True, eq=False)
+class ProgramModel:
+    """A NumPyro program with fitted parameters: it predicts rows whose observations are not given."""
+
+    program: Program
+    arguments: Arguments
+    passes: Passes
+    vector: np.ndarray
+
+    kind: ClassVar[str] = "fit"
+
+    @in_double_precision
+    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Predictive:
+        found = Predictive(self.program, self.vector, args, kwargs, self.log_prob)
+        _ = found.sites
+        return found
+
+    @in_double_precision
+    def log_prob(self, predictor: Predictive, given: Mapping[str, Any]) -> np.ndarray:
+        """Evidence of rows with observations `given` beside what `predictor` was made with."""
+        by_label = {**dict(zip(predictor.rows.labels, predictor.rows.data)), **given}
+        order = [label for label, row in zip(self.arguments.labels, self.program.is_row) if row]
+        trained = dict(zip(self.arguments.labels, self.arguments.leaves))
+        data = [np.asarray(by_label[label], dtype=np.asarray(trained[label]).dtype) for label in order]
+        rows = make_rows(data, order)
+        return rows.map(self.passes.values, self.vector).by_unit["evidence"]
+
+    def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        request = self.program.request
+        kinds = [
+            [label, bool(row), list(np.shape(leaf)[1:]), np.asarray(leaf).dtype.kind]
+            if row
+            else [
+                label,
+                False,
+                np.asarray(leaf).tolist() if isinstance(leaf, int | float | str | bool | np.ndarray) else None,
+                None,
+            ]
+            for label, leaf, row in zip(self.arguments.labels, self.arguments.leaves, self.program.is_row)
+        ]
+        plain = lambda v: np.asarray(v).tolist()
+        about = {
+            "sites": list(request.sites),
+            "flat": list(request.flat),
+            "rows": None if request.rows is None else list(request.rows),
+            "plate": request.plate,
+            "fixed": {s: {a: plain(v) for a, v in given.items()} for s, given in (request.fixed or {}).items()},
+            "arguments": kinds,
+            "first_row": [plain(a) for a in self.program.first_row],
+            "approximation": repr(self.passes.approx),
+        }
+        return {"call": about}, {}
+
+
 class ProgramSource(RowSource):
-    """The rows of a NumPyro program: it can also predict, and tell how far out an observation is."""
+    """The rows of a NumPyro program: it can also tell how far out an observation is."""
 
     def __init__(self, found: Found, rows: Rows, program: Program, arguments: Arguments, owner: Localized) -> None:
         super().__init__(found, rows)
         self.program = program
         self.arguments = arguments
-        self.owner = owner
+        self.model = ProgramModel(program, arguments, self.passes, found.vector)
         self.compiled = owner.compiled.setdefault(id(self.passes), {})
 
     def has_posterior(self, site: str) -> bool:
         return site in self.program.sites.local
 
-    def _shape_of(self, site: str) -> tuple[tuple[int, ...], slice]:
+    def _shape_of(self, site: str | None) -> tuple[tuple[int, ...], slice]:
         # Values of several local sites are put end to end in the order of their names, as JAX flattens a dictionary.
         if site not in self.program.sites.local:
+            site = "" if site is None else site
             raise ModelError(f'site "{site}" is not local; local are {names(self.program.sites.local)}.')
         shapes = {name: jnp.shape(self.program.trace[name]["value"]) for name in self.program.sites.local}
         order = list(shapes) if self.program.single else sorted(shapes)
@@ -66,45 +121,37 @@ class ProgramSource(RowSource):
             place += size
         raise AssertionError(site)
 
-    @in_double_precision
-    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Predictive:
-        predictor = Predictor(self.program, self.vector, args, kwargs)
-        _ = predictor.sites
-        return Predictive(predictor, lambda given: self._log_prob(predictor, given))
+    def _own_predictive(self) -> Predictive:
+        """Of the fitted rows, as if they had not been observed."""
+        args, kwargs = in_double_precision(without_observations)(self.program, self.arguments)
+        return Predictive(self.program, self.vector, args, kwargs, self.model.log_prob)
 
-    @in_double_precision
-    def _log_prob(self, predictor: Predictor, given: Mapping[str, Any]) -> np.ndarray:
-        by_label = {**dict(zip(predictor.rows.labels, predictor.rows.data)), **given}
-        order = [label for label, row in zip(self.arguments.labels, self.program.is_row) if row]
-        trained = dict(zip(self.arguments.labels, self.arguments.leaves))
-        data = [np.asarray(by_label[label], dtype=np.asarray(trained[label]).dtype) for label in order]
-        rows = make_rows(data, order)
-        return rows.map(self.passes.values, self.vector).by_unit["evidence"]
-
-    @in_double_precision
     def has_closed_tails(self) -> bool:
         try:
-            args, kwargs = without_observations(self.program, self.arguments)
-            return Predictor(self.program, self.vector, args, kwargs).has_cdf()
+            return self._own_predictive().has_cdf
         except RobustlyError:
             return False
 
     @in_double_precision
     def tail_probabilities(self) -> np.ndarray:
-        """Two-sided: twice the smaller of P(Y ≤ y) and P(Y ≥ y), by row."""
-        args, kwargs = without_observations(self.program, self.arguments)
-        predictor = Predictor(self.program, self.vector, args, kwargs)
-        if not predictor.has_cdf():
+        predictor = self._own_predictive()
+        if not predictor.has_cdf:
             return self._surprise_tails(predictor)
         observed = self.program.full_trace(self.arguments)[predictor.site]
         value = np.asarray(observed["value"], dtype=float).reshape(len(self.rows))
         below = predictor.cdf(value)
         strictly = predictor.cdf(value - 1.0) if observed["fn"].support.is_discrete else below
-        return np.minimum(1.0, 2.0 * np.minimum(below, 1.0 - strictly))
+        return two_sided(below, 1.0 - strictly)
 
-    def _surprise_tails(self, predictor: Predictor) -> np.ndarray:
+    @in_double_precision
+    def observed(self) -> dict[str, np.ndarray]:
+        """Values of the observed sites."""
+        trace = self.program.full_trace(self.arguments)
+        return {name: np.asarray(trace[name]["value"]) for name in self.program.sites.observed if name in trace}
+
+    def _surprise_tails(self, predictor: Predictive) -> np.ndarray:
         """By simulation, where observations are not one number: how often a drawn row is as surprising."""
-        drawn = predictor.sample(SURPRISE_DRAWS, jax.random.key(0))
+        drawn = predictor.draws(SURPRISE_DRAWS, jax.random.key(0))
         if len(drawn) != len(predictor.missing):
             raise ModelError(
                 f"observed sites {names(drawn)} are not the arguments {names(predictor.missing)} one by one, so drawn rows "
@@ -113,7 +160,7 @@ class ProgramSource(RowSource):
         values = list(drawn.values())
         count = np.ones(len(self.rows))
         for draw in range(SURPRISE_DRAWS):
-            scored = self._log_prob(predictor, {label: v[draw] for label, v in zip(predictor.missing, values)})
+            scored = self.model.log_prob(predictor, {label: v[draw] for label, v in zip(predictor.missing, values)})
             count += scored <= self.found.evidence
         return count / (SURPRISE_DRAWS + 1)
 
@@ -128,31 +175,6 @@ class ProgramSource(RowSource):
                     weak = hyper.default_hyperprior(name, argument, prior)
                     total = total + jnp.sum(weak.log_prob(theta[f"{site}.{name}"]))
         return total
-
-    def describe(self) -> dict[str, Any]:
-        request = self.program.request
-        kinds = [
-            [label, bool(row), list(np.shape(leaf)[1:]), np.asarray(leaf).dtype.kind]
-            if row
-            else [
-                label,
-                False,
-                np.asarray(leaf).tolist() if isinstance(leaf, int | float | str | bool | np.ndarray) else None,
-                None,
-            ]
-            for label, leaf, row in zip(self.arguments.labels, self.arguments.leaves, self.program.is_row)
-        ]
-        plain = lambda v: np.asarray(v).tolist()
-        return {
-            "sites": list(request.sites),
-            "flat": list(request.flat),
-            "rows": None if request.rows is None else list(request.rows),
-            "plate": request.plate,
-            "fixed": {s: {a: plain(v) for a, v in given.items()} for s, given in (request.fixed or {}).items()},
-            "arguments": kinds,
-            "first_row": [plain(a) for a in self.program.first_row],
-            "approximation": repr(self.passes.approx),
-        }
 
 
 def _in_plate(program: Program, name: str) -> bool:
@@ -182,7 +204,8 @@ def fit_program(
         assert problem.limit is not None
         return problem.limit.as_fit(found)
     notes = (*found.notes, detected) if program.size else found.notes
-    return make_fit(found, rows, ProgramSource(found, rows, program, arguments, owner), notes=notes)
+    source = ProgramSource(found, rows, program, arguments, owner)
+    return make_fit(found, rows, source, source.model, notes=notes)
 
 
 class ProgramProblem(RowProblem):
@@ -267,7 +290,9 @@ class _SharedValue:
         common = self.owner.common_program(self.program, self.arguments)
         theta = common.row_model.parameters.natural(jnp.asarray(found.vector))
         source = ProgramSource(found, self.rows, common, self.arguments, self.owner)
-        return make_fit(found, self.rows, source, limits=limits_of(self.program, theta), notes=(found.outcome.text,))
+        return make_fit(
+            found, self.rows, source, source.model, limits=limits_of(self.program, theta), notes=(found.outcome.text,)
+        )
 
 
 def _prior_centres(program: Program, found: Found) -> dict[str, Any]:
@@ -303,40 +328,3 @@ class _progress:
     def __exit__(self, *error: Any) -> None:
         if self.show:
             self.bar.stop()
-
-
-def reattached(fit: Fit, owner: Localized, call: Mapping[str, Any]) -> ProgramSource:
-    """A source for a fit read from a file, good for predicting; the training rows themselves were not kept."""
-    taken = iter(call["first_row"])
-    leaves: dict[str, Any] = {}
-    for label, row, known, kind in call["arguments"]:
-        if row:
-            one = np.asarray(next(taken))
-            leaves[label] = np.stack([one, one]).astype({"f": float, "i": int, "u": int, "b": bool}[kind])
-        else:
-            leaves[label] = np.asarray(known) if isinstance(known, list) else known
-    if any("[" in label or "." in label for label in leaves):
-        raise DataError("this fit was made with nested arguments; fit the model again to predict with it.")
-    with double_precision():
-        request = replace(
-            owner.request,
-            sites=tuple(call["sites"]),
-            flat=tuple(call["flat"]),
-            fixed=call["fixed"] or owner.request.fixed,
-        )
-        arguments = read_arguments(request.model, (), leaves)
-        program = Program(request, arguments)
-        if sorted(program.row_model.start) != sorted(fit.parameters):
-            raise DataError(
-                f"the model given has the parameters {names(program.row_model.start)}, but the saved fit {names(fit.parameters)}."
-            )
-        from robustly.model.conjugacy import detect
-
-        rows = make_rows(
-            [leaf for leaf, row in zip(arguments.leaves, program.is_row) if row],
-            [label for label, row in zip(arguments.labels, program.is_row) if row],
-        )
-        model, _ = detect(program.row_model, rows) if program.size else (program.row_model, "")
-        optimum = Optimum(fit.vector, fit.objective, np.zeros_like(fit.vector), fit.curve, fit.history, fit.outcome)
-        found = Found(RowProblem(model, rows), optimum)
-        return ProgramSource(found, rows, program, arguments, owner)

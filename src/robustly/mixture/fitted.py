@@ -17,7 +17,7 @@ from robustly.mixture import covariance
 from robustly.mixture.passes import Densities, RowsSeen, distances_to_own, log_densities, see, shares
 from robustly.mixture.settings import check_mixture_settings
 from robustly.result import persist
-from robustly.result.outliers import benjamini_hochberg
+from robustly.result.outliers import stand_out
 
 # Squares of larger numbers overflow when they are added up.
 LARGEST_VALUE = 1e140
@@ -90,13 +90,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
             raise ModelError("outliers takes fdr= or level=, not both.")
         tail = self.tail_probabilities_ if X is None else self.tail_probabilities(X)
         surprise = self.surprise_ if X is None else self.surprise(X)
-        if level is None:
-            chosen = benjamini_hochberg(tail, 0.05 if fdr is None else fdr)
-        elif 0 < level < 1:
-            chosen = np.flatnonzero(tail < level)
-        else:
-            raise ModelError(f"level is a probability between 0 and 1; got {level}.")
-        return chosen[np.lexsort((-surprise[chosen], tail[chosen]))]
+        return stand_out(tail, surprise, fdr, level)
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """New rows and the components they came from, component by component."""

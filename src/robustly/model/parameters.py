@@ -118,7 +118,7 @@ class Parameters:
 
     @property
     def scales(self) -> list[str]:
-        """For every natural number, the scale its vector entry is on: ``real``, ``log``, ``logit``, ``half logit`` or ``mixed``."""
+        """For every natural number, the scale its vector entry is on: ``real``, ``log``, ``logit``, ``half_logit`` or ``mixed``."""
         found = []
         for name in self.names:
             kind = _scale(self.limits[name])
@@ -133,7 +133,7 @@ class Parameters:
         x = np.asarray(vector, dtype=float)
         with np.errstate(over="ignore"):
             logistic = 0.25 / np.cosh(0.5 * x) ** 2
-            slopes = {"real": np.ones_like(x), "log": np.exp(x), "logit": logistic, "half logit": 0.5 * logistic}
+            slopes = {"real": np.ones_like(x), "log": np.exp(x), "logit": logistic, "half_logit": 0.5 * logistic}
         return np.diag([slopes[scale][i] for i, scale in enumerate(scales)]) if scales else np.zeros((0, 0))
 
     def numbers(self, vector: Any) -> dict[str, np.ndarray]:
@@ -145,7 +145,7 @@ class Parameters:
             "real": lambda v: v,
             "log": np.exp,
             "logit": expit,
-            "half logit": lambda v: 0.5 * expit(v),
+            "half_logit": lambda v: 0.5 * expit(v),
         }
         return {
             name: maps[_scale(self.limits[name])](x[self.places[name]].reshape(self.shapes[name]))[()]
@@ -171,4 +171,4 @@ def _scale(limit: Any) -> str:
         return "log"
     if limit is constraints.unit_interval:
         return "logit"
-    return "half logit" if limit is HALF_INTERVAL else "mixed"
+    return "half_logit" if limit is HALF_INTERVAL else "mixed"

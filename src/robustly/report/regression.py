@@ -10,10 +10,14 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import ModelError
+from robustly.glm.fit import fit_glm
+from robustly.glm.formula_frames import as_pandas
 from robustly.glm.local import law_asked
+from robustly.glm.result import regression_of
 from robustly.report import html, plots
 from robustly.report.findings import Findings, shortened
 from robustly.result import persist
+from robustly.result.fit import Fit
 
 MOST_ROWS = 200
 MOST_COLUMNS = 12
@@ -41,6 +45,17 @@ def write_page(path: str | os.PathLike[str], text: str) -> None:
     """Write a page whole or not at all."""
     with persist.atomic(path) as stream:
         stream.write(text.encode())
+
+
+def write_report(fit: Fit, path: str | os.PathLike[str], *, title: str, data: Any = None) -> None:
+    """Write the page of a regression beside the classical one, which is fitted to the same rows."""
+    source: Any = fit.source
+    model = regression_of(fit)
+    classical = fit
+    if fit.asked.get("local") is not None:
+        classical = fit_glm(source.design, model.fitted.family, local=None, formula=model.formula)
+    found = Findings(fit, classical, frame=None if data is None else as_pandas(data))
+    write_page(path, regression_page(found, title=title, formula=getattr(model.formula, "text", "")))
 
 
 def opening(found: Findings) -> str:

@@ -5,6 +5,28 @@ from __future__ import annotations
 import numpy as np
 
 from robustly.errors import ModelError
+from robustly.result.levels import check_level
+
+# How a model's `tail_probabilities` are read: as tails of a distribution, or as the probability that the row does belong.
+TAILS, POSTERIOR = "tails", "posterior"
+
+
+def stand_out(
+    tail: np.ndarray, surprise: np.ndarray, fdr: float | None, level: float | None, rule: str = TAILS
+) -> np.ndarray:
+    """Rows that do not belong, the least probable first; among equals the more surprising.
+
+    With `level` each row is judged alone. Otherwise tails are compared with each other for a share `fdr` (0.05 unless told)
+    of false alarms, and probabilities of belonging (the rule ``"posterior"``) with `fdr` itself.
+    """
+    if level is not None:
+        check_level(level)
+        chosen = np.flatnonzero(tail < level)
+    elif rule == POSTERIOR:
+        chosen = np.flatnonzero(tail <= (0.05 if fdr is None else fdr))
+    else:
+        chosen = benjamini_hochberg(tail, 0.05 if fdr is None else fdr)
+    return chosen[np.lexsort((-surprise[chosen], tail[chosen]))]
 
 
 def benjamini_hochberg(tail: np.ndarray, fdr: float) -> np.ndarray:

@@ -33,7 +33,7 @@ VERSION = 2
 
 # kind of result -> "module:function" that rebuilds it from (meta, arrays, **context)
 KINDS: dict[str, str] = {
-    "fit": "robustly.result.fit:from_saved",
+    "fit": "robustly.localized.reattach:from_saved",
     "topics": "robustly.topics.lda:from_saved",
     "conjugate": "robustly.conjugate.result:from_saved",
     "glm": "robustly.glm.keeping:from_saved",

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+
+from robustly.result.estimates import deviations
+
+if TYPE_CHECKING:
+    from robustly.result.fit import Fit
 
 
 class Summary:
@@ -45,25 +50,31 @@ def _number(value: float) -> str:
     return f"{value:.4g}"
 
 
-def summarize(fit: Any) -> Summary:
-    """Estimates, standard errors and 95 % intervals of a fit, and how it ended."""
-    error = np.sqrt(np.maximum(np.diag(fit.covariance()), 0.0))
-    interval = fit.confint(0.95)
-    frame = pd.DataFrame(
-        {
-            "estimate": fit.estimates,
-            "std. error": error,
-            "2.5 %": [interval[label][0] for label in fit.labels],
-            "97.5 %": [interval[label][1] for label in fit.labels],
-        },
-        index=pd.Index(fit.labels, name="parameter"),
-    )
+def summarize(fit: Fit, kind: str = "information") -> Summary:
+    """Estimates, standard errors, 95 % intervals, z and p of a regression's coefficients, and how the fit ended."""
+    error = deviations(fit.covariance(kind))
+    intervals = fit.confint(0.95, kind)
+    columns = {"estimate": fit.estimates, "std. error": error}
+    if fit.terms:
+        from scipy.stats import norm
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = np.where(np.arange(len(error)) < len(fit.terms), fit.estimates / error, np.nan)
+        columns |= {"z": z, "p": 2.0 * norm.sf(np.abs(z))}
+    for place, name in enumerate(("2.5 %", "97.5 %")):
+        columns[name] = np.array([intervals[label][place] for label in fit.labels])
+    frame = pd.DataFrame(columns, index=pd.Index(fit.labels, name="term" if fit.terms else "parameter"))
+    bound = " (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""
     heading = {
+        **fit.told,
         "rows": f"{len(fit.weight)}",
-        "log likelihood": f"{fit.log_likelihood:.4f}"
-        + (" (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""),
+        "log likelihood": f"{fit.log_likelihood:.4f}{bound}",
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",
-        "locals integrated by": fit.approximation,
+        "evidence by": fit.approximation,
+        "standard errors by": f"{fit.information} information" if kind == "information" else kind,
         "outcome": str(fit.outcome),
     }
+    for name, value in fit.derived.items():
+        if name not in fit.labels and value is not None and np.ndim(value) == 0:
+            heading[name] = _number(float(value))
     return Summary(heading, frame, list(fit.notes))

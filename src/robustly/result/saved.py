@@ -1,0 +1,119 @@
+"""What of a fit goes into its file? The same numbers for every model, and beside them whatever its model adds.
+
+Readers stand with the models (:data:`robustly.result.persist.KINDS`); each makes its model and has the rest from
+:func:`fields_of`, which also reads the files of 0.1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from robustly.errors import ModelError
+from robustly.fit.outcome import Outcome
+from robustly.result.estimates import by_name
+from robustly.result.laws import RowPosterior
+
+if TYPE_CHECKING:
+    from robustly.result.fit import Fit
+
+
+def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Meta data and arrays, for :func:`robustly.result.persist.write`."""
+    about, arrays = fit.model.to_saved()
+    meta = {
+        "labels": fit.labels,
+        "terms": fit.terms,
+        "parameters": list(fit.parameters),
+        "shapes": [list(np.shape(value)) for value in fit.parameters.values()],
+        "objective": fit.objective,
+        "outcome": [fit.outcome.kind, fit.outcome.text, fit.outcome.steps],
+        "history": fit.history,
+        "approximation": fit.approximation,
+        "is_bound": fit.is_bound,
+        "notes": list(fit.notes),
+        "limits": {s: {a: np.asarray(v).tolist() for a, v in given.items()} for s, given in fit.limits.items()},
+        "scales": fit.scales,
+        **about,
+    }
+    arrays = {
+        **arrays,
+        "values": fit.estimates,
+        "vector": fit.vector,
+        "jacobian": fit.jacobian,
+        "curve": fit.curve,
+        "evidence": fit.evidence,
+        "weight": fit.weight,
+        **{name: given for name, given in (("aliased", fit.aliased), ("alone", fit.alone)) if given is not None},
+        **_by_row(fit),
+    }
+    return meta, arrays
+
+
+def _by_row(fit: Fit) -> dict[str, np.ndarray]:
+    """What the rows would be asked for, as far as they are not kept themselves."""
+    posteriors, arrays = fit.saved.get("posteriors", {}), {}
+    if fit.source is None:
+        arrays = {name: array for name, array in fit.saved.items() if isinstance(array, np.ndarray)}
+    else:
+        keeps = fit.source.keeps
+        if "scored" in keeps:
+            arrays["scored"] = fit.saved["scored"] if "scored" in fit.saved else fit.source.scores()
+        if "loo_by_row" in keeps:
+            arrays["loo_by_row"] = fit.loo_by_row
+        # Simulated tail probabilities take long: they are kept if they were asked for. Some laws have none.
+        if "tail_probabilities" in keeps and ("tail_probabilities" in vars(fit) or fit.source.has_closed_tails()):
+            with contextlib.suppress(ModelError):
+                arrays["tail_probabilities"] = fit.tail_probabilities
+        if "posteriors" in keeps:
+            sites = [s for s in fit.hyperparameters.by_site if s not in fit.limits and fit.source.has_posterior(s)]
+            posteriors = {site: fit.posterior(site) for site in sites}
+    for site, posterior in posteriors.items():
+        arrays |= {f"posterior:{site}:{part}": array for part, array in posterior.arrays().items()}
+    return arrays
+
+
+def fields_of(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The fields of a :class:`~robustly.result.fit.Fit` that are kept for every model."""
+    posteriors: dict[str, dict[str, np.ndarray]] = {}
+    for name, array in arrays.items():
+        if name.startswith("posterior:"):
+            site, _, part = name.removeprefix("posterior:").rpartition(":")
+            posteriors.setdefault(site, {})[part] = array
+    saved: dict[str, Any] = {"posteriors": {site: RowPosterior(**parts) for site, parts in posteriors.items()}}
+    saved |= {name: arrays[name] for name in ("scored", "tail_probabilities", "loo_by_row") if name in arrays}
+    return {
+        "parameters": _parameters(meta, arrays),
+        "labels": list(meta["labels"]),
+        "vector": arrays["vector"],
+        "jacobian": arrays["jacobian"],
+        "curve": arrays["curve"],
+        "objective": meta["objective"],
+        "evidence_by_row": arrays["evidence"],
+        "weight": arrays["weight"],
+        "outcome": Outcome(*meta["outcome"]),
+        "history": meta["history"],
+        "approximation": meta["approximation"],
+        "is_bound": meta.get("is_bound", False),
+        "notes": tuple(meta["notes"]),
+        "limits": _limits(meta),
+        "scales": list(meta.get("scales", ())),
+        "terms": list(meta.get("terms", ())),
+        "aliased": arrays.get("aliased"),
+        "alone": arrays.get("alone"),
+        "saved": saved,
+    }
+
+
+def _limits(meta: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    return {s: {a: np.asarray(v)[()] for a, v in given.items()} for s, given in meta.get("limits", {}).items()}
+
+
+def _parameters(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    if "values" not in arrays:  # localize in 0.1
+        return {name: arrays[f"parameter:{name}"][()] for name in meta["parameters"]}
+    shapes = meta.get("shapes") or [[]] * len(meta["parameters"])
+    return by_name(arrays["values"], {name: np.empty(shape) for name, shape in zip(meta["parameters"], shapes)})
