@@ -16,7 +16,7 @@ from robustly.conjugate.base import Classical, ConjugatePair
 from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
 from robustly.conjugate.search import Engine, Penalty, classical_evidence, evidence_of
 from robustly.conjugate.table import Table, make_table
-from robustly.errors import FitError, ModelError
+from robustly.errors import FitError, ModelError, names
 from robustly.fit.draws import Draws, Posterior
 from robustly.rows.store import over_rows
 
@@ -113,7 +113,20 @@ class PairSource:
             return self.classical.law(self.classical.values, columns)
         plain = {name: np.asarray(value) for name, value in self.theta.items()}
         law = self.pair.predictive_law(plain, columns)
-        return Tabulated(self.pair, self.theta, columns) if law is None else law
+        return Tabulated(self.pair, self.theta, columns, self._observation) if law is None else law
+
+    @property
+    def _observation(self) -> str:
+        """The column in which rows hold their observations."""
+        columns = self.table.columns
+        seen = self.pair.observed(columns)
+        for name, column in columns.items():
+            if seen is column or np.array_equal(seen, column):
+                return name
+        raise ModelError(
+            f"{type(self.pair).__name__} reads its observations into none of the columns {names(columns)} as they are, so "
+            "its predictive cannot be tabulated. Give the pair a predictive_law."
+        )
 
     @in_double_precision
     def _log_prob(self, data: Sequence[Any], named: Mapping[str, Any]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -236,7 +237,7 @@ def nuts(log_density: Any, size: int, key: Any, num_samples: int, num_chains: in
 
 
 def to_inference_data(fit: Any, draws: Draws | None, num_samples: int, seed: int) -> Any:
-    """An ArviZ InferenceData with posterior draws and integrated log likelihoods."""
+    """Posterior draws and integrated log likelihoods as ArviZ has them: an InferenceData, from ArviZ 1 on a DataTree."""
     try:
         import arviz
     except ImportError as error:
@@ -252,6 +253,9 @@ def to_inference_data(fit: Any, draws: Draws | None, num_samples: int, seed: int
     values = source.natural_by_name(vectors)
     log_likelihood = source.evidence_at(vectors.reshape(-1, vectors.shape[-1]))
     shape = (*vectors.shape[:2], log_likelihood.shape[-1])
-    data = arviz.from_dict(posterior=values, log_likelihood={"rows": log_likelihood.reshape(shape)})
-    data.posterior.attrs["draws_from"] = origin
+    groups = {"posterior": values, "log_likelihood": {"rows": log_likelihood.reshape(shape)}}
+    # From 1.0 on ArviZ takes groups as one dictionary, and gives an xarray DataTree for what was an InferenceData.
+    grouped = "data" in inspect.signature(arviz.from_dict).parameters
+    data = arviz.from_dict(groups) if grouped else arviz.from_dict(**groups)
+    data["posterior"].attrs["draws_from"] = origin
     return data

@@ -119,7 +119,7 @@ class GLMFit(Fit):
         return found
 
     def confint(self, level: float = 0.95, kind: str = "information") -> dict[str, tuple[float, float]]:
-        """Intervals by label; positive numbers get theirs on the log scale, so they stay positive."""
+        """Intervals by label; shared numbers get theirs on the scale on which they are free, so they stay in their range."""
         from scipy.stats import norm
 
         reach = norm.ppf(0.5 + level / 2)
@@ -130,8 +130,10 @@ class GLMFit(Fit):
             if place < len(self.terms) or value <= 0:
                 found[label] = (float(value - half), float(value + half))
             else:
-                stretch = float(np.exp(np.minimum(half / value, 700.0)))
-                found[label] = (float(value / stretch), float(value * stretch))
+                name, law = label.removesuffix(" (shared)"), self.fitted.law
+                centre = law.free(name, value)
+                wide = min(half / law.slope(name, centre), 700.0 - abs(centre))
+                found[label] = (float(law.natural(name, centre - wide)), float(law.natural(name, centre + wide)))
         return found
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -118,6 +119,8 @@ class Localized:
         self.stand_ins: list[Program] = []
         # Compiled samplers by program, so that a second call starts at once.
         self.compiled: dict[Any, Any] = {}
+        # Programs in which all rows share the localized values, each with the program it is the limit of.
+        self._commons: list[tuple[Program, Program]] = []
 
     def __repr__(self) -> str:
         what = f"localized in {names(self.request.sites)}" if self.request.sites else "as it is"
@@ -181,6 +184,15 @@ class Localized:
             model, found = detect(model, rows)
         self._programs.append((program, model, found))
         return self._programs[-1]
+
+    def common(self, program: Program, arguments: Arguments) -> Program:
+        """The program with one value of the localized sites for all rows; read once, so that its passes are compiled once."""
+        for localized, known in self._commons:
+            if localized is program:
+                return known
+        request = replace(program.request, sites=(), flat=program.request.sites, fixed=None)
+        self._commons.append((program, Program(request, arguments)))
+        return self._commons[-1][1]
 
     def row_model(self, *args: Any, **kwargs: Any) -> RowModel:
         """The functions of one row that the program comes to, for data like these."""

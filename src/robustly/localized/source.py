@@ -202,7 +202,7 @@ def _classical_limit(owner: Localized, program: Program, arguments: Arguments, r
     from robustly.localized.model import limits_of
 
     sites = program.request.sites
-    common = Program(replace(program.request, sites=(), flat=sites, fixed=None), arguments)
+    common = owner.common(program, arguments)
     model = common.row_model
     centre = {
         name: value

@@ -266,9 +266,10 @@ class Fit:
         return f"<Fit of {len(self.weight)} rows, log likelihood {self.log_likelihood:.4f}, {self.outcome.kind}>"
 
     def to_arviz(self, draws: Any = None, *, num_samples: int = 500, seed: int = 0) -> Any:
-        """An ArviZ ``InferenceData``: posterior draws and the integrated log likelihood of every row at each of them.
+        """For ArviZ: posterior draws and the integrated log likelihood of every row at each of them.
 
-        Pass what ``sample_posterior`` gave; without it, draws come from the normal approximation at the estimate.
+        An ``InferenceData``, or with ArviZ 1 and later the ``DataTree`` that took its place. Pass what ``sample_posterior``
+        gave; without it, draws come from the normal approximation at the estimate.
         """
         from robustly.fit.draws import to_inference_data
 
