@@ -129,7 +129,7 @@ class Posterior:
                     (independence, (num_samples, num_chains)),
                     (nuts, (num_samples, num_chains, num_warmup)),
                 ):
-                    place = (sampler, len(self.rows), effort, *options)
+                    place = (sampler, effort, *options)  # sizes are told apart by jit itself, a bucket at a time
                     if place not in self.compiled:
                         self.compiled[place] = jax.jit(partial(self._run, sampler, options, effort))
                     drawn = self.compiled[place](key, self.centre, half, chunks)
