@@ -1,11 +1,17 @@
-"""What all tests share: nothing but a seed-by-name generator and quiet ArviZ."""
+"""What all tests share: a seed-by-name generator, and programs compiled in a hurry."""
 
 from __future__ import annotations
 
+import os
 import zlib
 
 import numpy as np
 import pytest
+
+# Most of the tests' time goes into compiling programs that then run on a few rows. XLA takes two thirds of the time with
+# its expensive passes left out, and computes the same numbers to rounding. Commands that tests start do so too.
+# JAX_DISABLE_MOST_OPTIMIZATIONS=0 in the environment compiles as users do.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 
 @pytest.fixture

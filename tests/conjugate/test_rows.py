@@ -1,13 +1,20 @@
 """Shrinkage, posteriors, predictions, and results that are kept."""
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.scipy.special import gammaln
+from numpyro.distributions import constraints
 from scipy import stats
 
 import robustly as rb
 from robustly.conjugate import (
     BetaBinomial,
+    ConjugatePair,
     DirichletMultinomial,
     GammaPoisson,
     NormalInverseGamma,
@@ -170,3 +177,49 @@ def test_unequal_variances_are_refused_by_james_stein():
     with pytest.raises(rb.DataError, match="equal variances"):
         NormalNormal().fit([1.0, 2, 3, 4], [1.0, 2, 1, 1], method="james_stein")
     assert NormalWishart().local == "precision matrix"
+
+
+@dataclass(frozen=True)
+class GammaExponential(ConjugatePair):
+    """A user's pair whose observations stand in a column called "wait", beside the "share" of the rate that counts."""
+
+    support: ClassVar[str] = "positive"
+
+    def read(self, wait, share):
+        found = {"share": np.asarray(share, dtype=float)}
+        return found if wait is None else {"wait": np.asarray(wait, dtype=float), **found}
+
+    def coordinates(self, columns):
+        return {"concentration": (constraints.positive, ()), "rate": (constraints.positive, ())}
+
+    def natural(self, theta, row):
+        return theta["concentration"], theta["rate"]
+
+    def log_normalizer(self, eta):
+        return gammaln(eta[0]) - eta[0] * jnp.log(eta[1])
+
+    def statistic(self, theta, row):
+        return 1.0, row["share"] * row["wait"]
+
+    def log_base(self, theta, row):
+        return jnp.log(row["share"])
+
+    def fit(self, wait, share):
+        return self._fit(self.read(wait, share), "direct", None, None)
+
+
+def test_a_pair_may_call_its_column_what_it_likes():
+    rng = np.random.default_rng(0)
+    share = np.repeat([1.0, 0.5], 20)
+    wait = rng.exponential(size=40) / (share * rng.gamma(3.0, 0.5, 40))
+    fit = GammaExponential().fit(wait, share)
+    a, b = fit.parameters["concentration"], fit.parameters["rate"]
+    # P(wait > t) = (1 + share t / b)^-a.
+    beyond = lambda t, s: (1 + s * t / b) ** -a
+    new = fit.predictive(np.array([1.0, 0.5]))
+    low, high = new.interval(0.9)
+    np.testing.assert_allclose(beyond(low, np.array([1.0, 0.5])), 0.95, atol=1e-4)
+    np.testing.assert_allclose(beyond(high, np.array([1.0, 0.5])), 0.05, atol=1e-4)
+    # Rows that were fitted have an observation of their own, which does not stand in the way of their law.
+    below = 1 - beyond(wait, share)
+    np.testing.assert_allclose(fit.tail_probabilities, 2 * np.minimum(below, 1 - below), atol=1e-4)

@@ -196,22 +196,26 @@ class Tabulated:
     """A distribution by row from a pair's evidence alone, added up on a table of values.
 
     Serves pairs without a closed form. Counts are listed until their probabilities add up to one; continuous values
-    are laid out evenly on a log or sinh scale, then again where the mass is.
+    are laid out evenly on a log or sinh scale, then again where the mass is. `observation` is the column the pair's
+    rows hold their observations in; beside it stand what a row was observed with.
     """
 
     POINTS = 4001
 
-    def __init__(self, pair: Any, theta: Any, columns: Mapping[str, Any]) -> None:
-        self.pair, self.theta = pair, theta
+    def __init__(self, pair: Any, theta: Any, columns: Mapping[str, Any], observation: str) -> None:
+        self.pair, self.theta, self.observation = pair, theta, observation
         n = len(next(iter(columns.values()))) if columns else 1
-        self.columns = {name: np.asarray(column) for name, column in columns.items()}
-        tables = [self._one({name: column[i] for name, column in self.columns.items()}) for i in range(n)]
+        self.columns = {name: np.asarray(column) for name, column in columns.items() if name != observation}
+        if self.columns:
+            tables = [self._one({name: column[i] for name, column in self.columns.items()}) for i in range(n)]
+        else:
+            tables = [self._one({})] * n
         self.x = [x for x, _ in tables]
         self.mass = [mass for _, mass in tables]
 
     @in_double_precision
     def _log_prob(self, row: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-        each = jax.vmap(lambda value: self.pair.evidence(self.theta, {"x": value, **row}))
+        each = jax.vmap(lambda value: self.pair.evidence(self.theta, {**row, self.observation: value}))
         return np.asarray(each(jnp.asarray(x)))
 
     def _one(self, row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:

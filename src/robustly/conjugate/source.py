@@ -17,7 +17,7 @@ from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, ConjugatePair
 from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
 from robustly.conjugate.problem import PairProblem, classical_evidence
-from robustly.errors import FitError, ModelError
+from robustly.errors import FitError, ModelError, names
 from robustly.fit.draws import Draws, Posterior, regular_covariance
 from robustly.result.estimates import labels_of
 from robustly.result.laws import invert_cdf, two_sided
@@ -137,7 +137,20 @@ class PairSource(Source):
             return self.classical.law(self.classical.values, columns)
         plain = {name: np.asarray(value) for name, value in self.theta.items()}
         law = self.pair.predictive_law(plain, columns)
-        return Tabulated(self.pair, self.theta, columns) if law is None else law
+        return Tabulated(self.pair, self.theta, columns, self._observation) if law is None else law
+
+    @property
+    def _observation(self) -> str:
+        """The column in which rows hold their observations."""
+        columns = self.table.columns
+        seen = self.pair.observed(columns)
+        for name, column in columns.items():
+            if seen is column or np.array_equal(seen, column):
+                return name
+        raise ModelError(
+            f"{type(self.pair).__name__} reads its observations into none of the columns {names(columns)} as they are, so "
+            "its predictive cannot be tabulated. Give the pair a predictive_law."
+        )
 
     @in_double_precision
     def _log_prob(self, data: Sequence[Any], named: Mapping[str, Any]) -> np.ndarray:

@@ -140,14 +140,13 @@ class Posterior:
         drawn: dict[str, Any] = {}
         with double_precision():
             chunks = stack_chunks(self.problem)
-            shape = jax.tree.leaves(chunks)[0].shape[:2]
             # As little effort as is good enough.
             for effort in (ROUGH, HELD, ANEW):
                 for sampler, options in (
                     (independence, (num_samples, num_chains)),
                     (nuts, (num_samples, num_chains, num_warmup)),
                 ):
-                    place = (sampler, shape, effort, *options)
+                    place = (sampler, effort, *options)  # sizes are told apart by jit itself, a bucket at a time
                     if place not in self.compiled:
                         self.compiled[place] = jax.jit(partial(self._run, sampler, options, effort))
                     drawn = self.compiled[place](key, self.centre, half, chunks)

@@ -14,8 +14,9 @@ GOOD = ("converged", "boundary", "limit")
 class Outcome:
     """Why a run stopped.
 
-    ``converged``; ``boundary``: the classical model is the answer; ``limit``: a parameter runs to the end of its range;
-    ``max_steps`` and ``stalled``: the answer does not stand.
+    ``converged``; ``boundary``: the classical model is the answer; ``limit``: a parameter runs to the end of its range, and
+    the estimate stands as that limit. These do not warn. All others do: with ``max_steps`` and ``stalled``, for example, the
+    answer does not stand.
     """
 
     kind: str

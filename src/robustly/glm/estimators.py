@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from robustly.errors import PersistError
+from robustly.errors import ModelError, PersistError
 from robustly.glm.base import RowRegressor, of_kind
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
 from robustly.glm.keeping import from_saved
@@ -133,7 +133,9 @@ class RobustGLM(RowRegressor):
         local: ``"predictor"``, ``"dispersion"``, ``"label"`` (0/1 responses), None for the classical model, or
             ``"auto"``: the dispersion of a normal, the predictor of anything else.
         prior: law of rows' own predictors: ``"normal"``, ``"laplace"``, ``"student_t"``.
-        approx, solver, dof, spread, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
+        dof: degrees of freedom of a Student-t law; None fits them. ``"auto"`` takes 4 for a ``"student_t"`` prior of the
+            predictor and fits those of a normal's Student-t errors.
+        approx, solver, spread, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
         hyperprior: as there; ``"auto"`` holds the spread of 0/1 rows by a weak Gamma(2, 1).
 
     Example:
@@ -153,7 +155,7 @@ class RobustGLM(RowRegressor):
         approx: Any = "quadrature",
         solver: str = "newton",
         hyperprior: Any = "auto",
-        dof: float | None = 4.0,
+        dof: float | str | None = "auto",
         spread: float | None = None,
         fit_intercept: bool = True,
         alpha: float = 0.0,
@@ -178,9 +180,12 @@ class RobustGLM(RowRegressor):
 
     def _options(self) -> dict[str, Any]:
         options = super()._options()
-        if isinstance(self._family(), Normal) and self.local in ("auto", "dispersion") and self.dof == 4.0:
+        if isinstance(self.dof, str):
+            if self.dof != "auto":
+                raise ModelError(f'dof is a number above 0, None to fit it, or "auto"; got {self.dof!r}.')
             # Four degrees of freedom are for priors of the predictor; Student-t errors have theirs fitted.
-            options["dof"] = None
+            errors = isinstance(self._family(), Normal) and self.local in ("auto", "dispersion")
+            options["dof"] = None if errors else 4.0
         return options
 
     def fit(

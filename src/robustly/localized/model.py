@@ -117,9 +117,10 @@ class Localized:
         self._programs: list[tuple[Program, RowModel, str]] = []
         # Programs read with stand-ins for data that were not known: good for sampling, not checked enough for fitting.
         self.stand_ins: list[Program] = []
-        self._common: list[tuple[Program, Program]] = []
         # Compiled samplers by program, so that a second call starts at once.
         self.compiled: dict[Any, Any] = {}
+        # Programs in which all rows share the localized values, each with the program it is the limit of.
+        self._common: list[tuple[Program, Program]] = []
 
     def __repr__(self) -> str:
         what = f"localized in {names(self.request.sites)}" if self.request.sites else "as it is"

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.special import betainc, logsumexp
+from numpyro.distributions import ExpandedDistribution
 
 from robustly._runtime.keys import jax_key
 from robustly._runtime.precision import in_double_precision
@@ -301,6 +302,9 @@ def cdf_of(distribution: Any, value: Any) -> Any:
     """P(Y ≤ value); for some discrete distributions NumPyro has none."""
     inner, _ = core(distribution)
     kind = type(inner).__name__
+    # A plate expands what does not depend on its rows; NumPyro gives what was expanded no distribution function.
+    while isinstance(distribution, ExpandedDistribution):
+        distribution = distribution.base_dist
     if kind.startswith("Bernoulli"):
         p = inner.mean
         found = jnp.where(value < 0, 0.0, jnp.where(value < 1, 1.0 - p, 1.0))

@@ -419,7 +419,8 @@ class Fit:
     def to_arviz(self, draws: Mapping[str, Any] | None = None, *, num_samples: int = 500, seed: int = 0) -> Any:
         """An ArviZ ``InferenceData``: posterior draws and the integrated log likelihood of every row at each of them.
 
-        Pass what ``sample_posterior`` gave; without it, draws come from the normal approximation at the estimate.
+        An ``InferenceData``, or with ArviZ 1 and later the ``DataTree`` that took its place. Pass what ``sample_posterior``
+        gave; without it, draws come from the normal approximation at the estimate.
         """
         from robustly.result.arviz import to_inference_data
 

@@ -54,6 +54,10 @@ def neutral_value(prior: Any, sample_shape: tuple[int, ...] = ()) -> Any:
     """A value inside a distribution's support, away from its walls."""
     shape = (*sample_shape, *prior.batch_shape, *prior.event_shape)
     if prior.is_discrete:
+        lowest = getattr(prior.support, "lower_bound", None)
+        if lowest is not None:
+            # Trials that differ from row to row are not known under vmap, so their support cannot be listed.
+            return jnp.broadcast_to(jnp.asarray(lowest).astype(int), shape)
         if prior.has_enumerate_support:
             return jnp.broadcast_to(prior.enumerate_support(expand=False)[0], shape)
         return jnp.zeros(shape, dtype=int)
