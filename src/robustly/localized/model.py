@@ -173,7 +173,7 @@ class Localized:
     def _program(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
         """The program read for this kind of call; reading and checking is done once for each kind."""
         for known in self._programs:
-            if same_kind(known[0], arguments):
+            if known[0].is_like(arguments):
                 return known
         _refuse_unusable(arguments)
         program = Program(self.request, arguments)
@@ -219,33 +219,6 @@ def _refuse_unusable(arguments: Arguments) -> None:
     labels = [label for label, leaf in zip(arguments.labels, arguments.leaves) if np.ndim(leaf) > 0]
     for leaf, label in zip(data, labels):
         make_rows([leaf], [label])
-
-
-def same_kind(program: Program, arguments: Arguments, values: bool = True) -> bool:
-    """Whether a call differs from one already read only in the values and the number of its rows.
-
-    Without `values`, arrays that are not rows are compared by shape alone: under ``jit`` their values are not known.
-    """
-    known = program.arguments
-    if known.tree != arguments.tree or known.labels != arguments.labels:
-        return False
-    lengths = set()
-    counts = []
-    for old, new, row, counting in zip(known.leaves, arguments.leaves, program.is_row, program.counts_rows):
-        if row:
-            if np.ndim(new) != np.ndim(old) or np.shape(new)[1:] != np.shape(old)[1:]:
-                return False
-            if np.dtype(new.dtype).kind != np.dtype(old.dtype).kind:
-                return False
-            lengths.add(np.shape(new)[0])
-        elif counting:
-            counts.append(new)
-        elif hasattr(old, "shape"):
-            if np.shape(new) != np.shape(old) or (values and not np.array_equal(np.asarray(new), np.asarray(old))):
-                return False
-        elif old is not new and old != new:
-            return False
-    return len(lengths) == 1 and all(count in lengths for count in counts)
 
 
 def stop_of(options: Mapping[str, Any]) -> Stop:

@@ -28,62 +28,42 @@ from robustly.model.program.hyper import core
 from robustly.model.program.read import Program
 from robustly.model.program.trace import neutral_value, run_program, site_log_prob
 from robustly.result.laws import RowLaw, invert_cdf
-from robustly.rows.arrays import ArrayRows, make_rows
+from robustly.rows.arrays import ArrayRows, bucket_of, make_rows
 
 DRAWS = 4000
+# Rows with which a program is tried without its observations.
+FEW_ROWS = 64
 LINE_POINTS = 121
 CLOUD_POINTS = 512
 
 
-class Predictive(RowLaw):
-    """The integrated predictive distribution of rows whose observations are not given; every answer is an array by row."""
+class Calls:
+    """Calls of a program without its observations, of one kind: passes over their rows, compiled once.
 
-    @in_double_precision
-    def __init__(
-        self,
-        program: Program,
-        vector: np.ndarray,
-        args: Sequence[Any],
-        kwargs: Mapping[str, Any],
-        log_prob: Callable[[Predictive, Mapping[str, Any]], np.ndarray],
-    ) -> None:
-        self._log_prob = log_prob
-        self.vector = jnp.asarray(vector)
-        arguments = read_arguments(program.request.model, args, dict(kwargs))
-        trained = {
-            label: leaf
-            for label, leaf, row in zip(program.arguments.labels, program.arguments.leaves, program.is_row)
-            if row
-        }
-        is_row = tuple(label in trained for label in arguments.labels)
-        if not any(is_row):
-            raise DataError(f"new rows are needed for {names(trained)}, as in the call that was fitted.")
-        leaves = [leaf for leaf, row in zip(arguments.leaves, is_row) if row]
-        labels = [label for label, row in zip(arguments.labels, is_row) if row]
-        self.rows: ArrayRows = make_rows(leaves, labels, chunk=512)
-        self.missing = tuple(label for label in trained if label not in labels)
-        for label, array in zip(self.rows.labels, self.rows.data):
-            expected = np.shape(trained[label])[1:]
-            if array.shape[1:] != expected:
-                raise DataError(
-                    f"{label} has {array.shape[1:]} entries a row, but the model was fitted with {expected}."
-                )
-        self.program = program.called_with(arguments, is_row)
-        self.model = self.program.row_model
+    Passes take the vector of parameters as their theta, so that all fits of a program share them.
+    """
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    # ------------------------------------------------------------------ one row
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.model = program.row_model
+        self.moments = ChunkPass(jax.jit(self._moments))
+        self.cdf = ChunkPass(jax.jit(self._cdf))
+        self._draws: dict[int, ChunkPass] = {}
 
     def _trace(self, row: Any, values: Mapping[str, Any], theta: Any, key: Any = None) -> Any:
         return self.program.trace_row(row, values, theta, key=key, draw=key is not None)
 
     @cached_property
+    def _example(self) -> tuple[Any, Any]:
+        """A vector and a row, as examples of their kinds."""
+        rows = (leaf for leaf, row in zip(self.program.arguments.leaves, self.program.is_row) if row)
+        return jnp.asarray(self.model.parameters.start), tuple(jnp.asarray(leaf[0]) for leaf in rows)
+
+    @cached_property
     def sites(self) -> tuple[str, ...]:
         """The sites that were observed in the fit and are predicted now."""
-        theta = self.model.parameters.natural(self.vector)
-        row = tuple(jnp.asarray(a[0]) for a in self.rows.data)
+        vector, row = self._example
+        theta = self.model.parameters.natural(vector)
         trace = self._trace(row, self.program.shared_values(theta), theta)
         given = [name for name in self.program.sites.observed if name in trace and trace[name]["is_observed"]]
         if given:
@@ -93,9 +73,9 @@ class Predictive(RowLaw):
             )
         return tuple(name for name in self.program.sites.observed if name in trace)
 
-    def _components(self, row: Any, ask: Any) -> tuple[Any, Any]:
+    def _components(self, vector: Any, row: Any, ask: Any) -> tuple[Any, Any]:
         """``ask(distribution)`` at every point of the prior (and value of z), and the points' shares."""
-        theta = self.model.parameters.natural(self.vector)
+        theta = self.model.parameters.natural(vector)
         site = self.site
         latents = self.program.latents
 
@@ -152,24 +132,118 @@ class Predictive(RowLaw):
             )
         return self.sites[0]
 
-    # ------------------------------------------------------------------ all rows
-
-    def _over(self, function: Any, *args: Any) -> dict[str, np.ndarray]:
-        def chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            return {}, jax.vmap(lambda row: function(*theta, row))(data), None
-
-        return dict(self.rows.map(ChunkPass(jax.jit(chunk)), args).by_unit)
+    def _mixture_cdf(self, vector: Any, row: Any, value: Any) -> Any:
+        each, share = self._components(vector, row, lambda d: cdf_of(d, value))
+        return share @ each
 
     @cached_property
-    @in_double_precision
-    def _moments(self) -> dict[str, np.ndarray]:
+    def has_cdf(self) -> bool:
+        """Whether the observed distribution is one number with a known distribution function."""
+        if len(self.sites) != 1:
+            return False
+        try:
+            shape = jax.eval_shape(lambda v, r: self._mixture_cdf(v, r, jnp.zeros(())), *self._example)
+        except (NotImplementedError, ImportError, AttributeError, TypeError, ValueError):
+            return False
+        return shape.shape == ()
+
+    @cached_property
+    def support(self) -> tuple[float, float, bool]:
+        """Ends of what is observed, and whether it is whole numbers."""
+        vector, row = self._example
+        theta = self.model.parameters.natural(vector)
+        return _range(self._trace(row, self.program.shared_values(theta), theta)[self.site]["fn"].support)
+
+    # ------------------------------------------------------------------ all rows
+
+    def _moments(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
         def one(row: Any) -> dict[str, Any]:
-            (mean, variance), share = self._components(row, lambda d: (_flat(d.mean), _flat(d.variance)))
+            (mean, variance), share = self._components(vector, row, lambda d: (_flat(d.mean), _flat(d.variance)))
             centre = jnp.einsum("k,k...->...", share, mean)
             spread = jnp.einsum("k,k...->...", share, variance + (mean - centre) ** 2)
             return {"mean": centre, "sd": jnp.sqrt(spread)}
 
-        return self._over(one)
+        return {}, jax.vmap(one)(data), None
+
+    def _cdf(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        one = lambda packed: self._mixture_cdf(vector, tuple(packed[:-1]), packed[-1])
+        return {}, {"cdf": jax.vmap(one)(data)}, None
+
+    def draws(self, count: int) -> ChunkPass:
+        """The pass of so many draws a row, whose data end with a key for each row."""
+
+        def chunk(vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            theta = self.model.parameters.natural(vector)
+
+            def one(row: Any, row_key: Any) -> dict[str, Any]:
+                def draw(k: Any) -> dict[str, Any]:
+                    trace = self._trace(row, self.program.shared_values(theta), theta, key=k)
+                    return {
+                        name: trace[name]["value"][0] if jnp.ndim(trace[name]["value"]) else trace[name]["value"]
+                        for name in self.sites
+                    }
+
+                return jax.vmap(draw)(jax.random.split(row_key, count))
+
+            *row, raw = data
+            return {}, jax.vmap(one)(tuple(row), jax.random.wrap_key_data(raw)), None
+
+        if count not in self._draws:
+            self._draws[count] = ChunkPass(jax.jit(chunk))
+        return self._draws[count]
+
+
+def calls_like(program: Program, arguments: Arguments, is_row: tuple[bool, ...]) -> Calls:
+    """What predicts calls like this one; kept with the program."""
+    for known in program.predictors:
+        if known.program.is_like(arguments):
+            return known
+    program.predictors.append(Calls(program.called_with(arguments, is_row)))
+    return program.predictors[-1]
+
+
+class Predictive(RowLaw):
+    """The integrated predictive distribution of rows whose observations are not given; every answer is an array by row."""
+
+    @in_double_precision
+    def __init__(
+        self,
+        program: Program,
+        vector: np.ndarray,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        log_prob: Callable[[Predictive, Mapping[str, Any]], np.ndarray],
+    ) -> None:
+        self._log_prob = log_prob
+        self.vector = np.asarray(vector)
+        arguments = read_arguments(program.request.model, args, dict(kwargs))
+        trained = {
+            label: leaf
+            for label, leaf, row in zip(program.arguments.labels, program.arguments.leaves, program.is_row)
+            if row
+        }
+        is_row = tuple(label in trained for label in arguments.labels)
+        if not any(is_row):
+            raise DataError(f"new rows are needed for {names(trained)}, as in the call that was fitted.")
+        leaves = [leaf for leaf, row in zip(arguments.leaves, is_row) if row]
+        labels = [label for label, row in zip(arguments.labels, is_row) if row]
+        self.rows: ArrayRows = make_rows(leaves, labels, chunk=512)
+        self.missing = tuple(label for label in trained if label not in labels)
+        for label, array in zip(self.rows.labels, self.rows.data):
+            expected = np.shape(trained[label])[1:]
+            if array.shape[1:] != expected:
+                raise DataError(
+                    f"{label} has {array.shape[1:]} entries a row, but the model was fitted with {expected}."
+                )
+        self.calls = calls_like(program, arguments, is_row)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    @in_double_precision
+    def _moments(self) -> Mapping[str, np.ndarray]:
+        return self.rows.map(self.calls.moments, self.vector).by_unit
 
     @property
     def mean(self) -> np.ndarray:
@@ -181,28 +255,34 @@ class Predictive(RowLaw):
         """Standard deviation of every row, the prior's spread included."""
         return self._moments["sd"]
 
-    @in_double_precision
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that were observed in the fit and are predicted now."""
+        return in_double_precision(lambda: self.calls.sites)()
+
+    @property
+    def site(self) -> str:
+        """The only one."""
+        return in_double_precision(lambda: self.calls.site)()
+
+    @property
+    def has_cdf(self) -> bool:
+        """Whether the observed distribution is one number with a known distribution function."""
+        return in_double_precision(lambda: self.calls.has_cdf)()
+
     def cdf(self, values: Any) -> np.ndarray:
         """P(Y ≤ value), one value a row."""
         if not self.has_cdf:
             raise ModelError("the observed distribution has no known distribution function. Use sample() instead.")
         given = np.broadcast_to(np.asarray(values, dtype=float), (len(self),))
         rows = ArrayRows((*self.rows.data, given), self.rows.weight, self.rows.chunk)
-        return rows.map(self._cdf_pass, None).by_unit["cdf"]
-
-    @cached_property
-    def _cdf_pass(self) -> ChunkPass:
-        one = lambda packed: self._mixture_cdf(tuple(packed[:-1]), packed[-1])
-        return ChunkPass(jax.jit(lambda theta, data, weight, state: ({}, {"cdf": jax.vmap(one)(data)}, None)))
+        return rows.map(self.calls.cdf, self.vector).by_unit["cdf"]
 
     @in_double_precision
     def _quantile_at(self, level: float) -> np.ndarray:
         if not self.has_cdf:
             return np.quantile(self._drawn, level, axis=0)
-        theta = self.model.parameters.natural(self.vector)
-        row0 = tuple(jnp.asarray(a[0]) for a in self.rows.data)
-        seen = self._trace(row0, self.program.shared_values(theta), theta)[self.site]["fn"]
-        low, high, whole = _range(seen.support)
+        low, high, whole = self.calls.support
         open_ends = (not np.isfinite(low), not np.isfinite(high))
         start = (-1.0 if open_ends[1] else high - 2.0) if open_ends[0] else low - float(whole)
         bracket = (np.full(len(self), end) for end in (start, start + 2.0 if open_ends[1] else high))
@@ -223,23 +303,6 @@ class Predictive(RowLaw):
             raise DataError(f"log_prob takes {names(self.missing)}; got {len(observations)} arrays.")
         return self._log_prob(self, dict(zip(self.missing, observations)))
 
-    def _mixture_cdf(self, row: Any, value: Any) -> Any:
-        each, share = self._components(row, lambda d: cdf_of(d, value))
-        return share @ each
-
-    @cached_property
-    @in_double_precision
-    def has_cdf(self) -> bool:
-        """Whether the observed distribution is one number with a known distribution function."""
-        if len(self.sites) != 1:
-            return False
-        row = tuple(jnp.asarray(a[0]) for a in self.rows.data)
-        try:
-            shape = jax.eval_shape(lambda r: self._mixture_cdf(r, jnp.zeros(())), row)
-        except (NotImplementedError, ImportError, AttributeError, TypeError, ValueError):
-            return False
-        return shape.shape == ()
-
     def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray | dict[str, np.ndarray]:
         """Draws of shape (num_samples, rows, …); a dictionary by site when several are observed."""
         found = self.draws(num_samples, jax_key(key))
@@ -248,26 +311,10 @@ class Predictive(RowLaw):
     @in_double_precision
     def draws(self, count: int, key: Any) -> dict[str, np.ndarray]:
         """Draws of new rows, each with a local value of its own: by site, (count, rows, …)."""
-        theta = self.model.parameters.natural(self.vector)
-
-        def one(row: Any, row_key: Any) -> dict[str, Any]:
-            def draw(k: Any) -> dict[str, Any]:
-                trace = self._trace(row, self.program.shared_values(theta), theta, key=k)
-                return {
-                    name: trace[name]["value"][0] if jnp.ndim(trace[name]["value"]) else trace[name]["value"]
-                    for name in self.sites
-                }
-
-            return jax.vmap(draw)(jax.random.split(row_key, count))
-
-        keys = np.asarray(jax.random.key_data(jax.random.split(key, len(self.rows))))
+        size = bucket_of(len(self), max(len(self), self.rows.chunk))
+        keys = np.asarray(jax.random.key_data(jax.random.split(key, size)))[: len(self)]
         rows = ArrayRows((*self.rows.data, keys), self.rows.weight, self.rows.chunk)
-
-        def chunk(at: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            *row, raw = data
-            return {}, jax.vmap(one)(tuple(row), jax.random.wrap_key_data(raw)), None
-
-        found = rows.map(ChunkPass(jax.jit(chunk)), None).by_unit
+        found = rows.map(self.calls.draws(count), self.vector).by_unit
         return {name: np.moveaxis(values, 1, 0) for name, values in found.items()}
 
 
@@ -276,6 +323,7 @@ def without_observations(program: Program, arguments: Arguments) -> tuple[tuple[
     signature = inspect.signature(program.request.model)
     args, kwargs = arguments.call(arguments.leaves)
     bound = signature.bind(*args, **kwargs)
+    few_args, few_kwargs = arguments.call(program.padded(arguments, FEW_ROWS).leaves)
     rows = {label.split("[")[0].split(".")[0] for label, row in zip(arguments.labels, program.is_row) if row}
     likely = [
         name
@@ -283,11 +331,11 @@ def without_observations(program: Program, arguments: Arguments) -> tuple[tuple[
         if name in bound.arguments and name in rows and parameter.default is None
     ]
     for chosen in ([likely] if likely else []) + [[name] for name in reversed(list(bound.arguments)) if name in rows]:
-        trial = signature.bind(*args, **kwargs)
+        trial, few = signature.bind(*args, **kwargs), signature.bind(*few_args, **few_kwargs)
         for name in chosen:
-            trial.arguments[name] = None
+            trial.arguments[name] = few.arguments[name] = None
         try:
-            trace = run_program(program.request.model, trial.args, trial.kwargs, key=jax.random.key(0))
+            trace = run_program(program.request.model, few.args, few.kwargs, key=jax.random.key(0))
         except Exception:
             continue
         if not any(trace[name]["is_observed"] for name in program.sites.observed if name in trace):

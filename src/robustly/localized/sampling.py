@@ -54,10 +54,9 @@ def as_numpyro(owner: Localized) -> Callable[..., None]:
 
 def _read_program(owner: Localized, arguments: Arguments) -> Program:
     """The program behind the call: one that was read before, or read now, under ``jit`` with stand-ins for the data."""
-    from robustly.localized.model import same_kind
 
     for known in (*(program for program, _, _ in owner._programs), *owner.stand_ins):
-        if same_kind(known, arguments, values=False):
+        if known.is_like(arguments, values=False):
             return known
     with jax.ensure_compile_time_eval(), double_precision():
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in arguments.leaves):

@@ -22,10 +22,11 @@ from robustly.localized.rows import RowSource, find, make_fit
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
+from robustly.model.program.trace import Trace
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
 from robustly.result.laws import two_sided
-from robustly.rows.arrays import make_rows
+from robustly.rows.arrays import bucket_of, make_rows
 from robustly.rows.store import Rows
 
 if TYPE_CHECKING:
@@ -137,8 +138,8 @@ class ProgramSource(RowSource):
         predictor = self._own_predictive()
         if not predictor.has_cdf:
             return self._surprise_tails(predictor)
-        observed = self.program.full_trace(self.arguments)[predictor.site]
-        value = np.asarray(observed["value"], dtype=float).reshape(len(self.rows))
+        observed = self._padded_trace()[predictor.site]
+        value = np.asarray(observed["value"], dtype=float).reshape(-1)[: len(self.rows)]
         below = predictor.cdf(value)
         strictly = predictor.cdf(value - 1.0) if observed["fn"].support.is_discrete else below
         return two_sided(below, 1.0 - strictly)
@@ -146,8 +147,17 @@ class ProgramSource(RowSource):
     @in_double_precision
     def observed(self) -> dict[str, np.ndarray]:
         """Values of the observed sites."""
-        trace = self.program.full_trace(self.arguments)
-        return {name: np.asarray(trace[name]["value"]) for name in self.program.sites.observed if name in trace}
+        trace = self._padded_trace()
+        return {
+            name: np.asarray(trace[name]["value"])[: len(self.rows)]
+            for name in self.program.sites.observed
+            if name in trace
+        }
+
+    def _padded_trace(self) -> Trace:
+        """The program run on all rows, and as many copies of the last one as fill the size that is compiled."""
+        size = bucket_of(len(self.rows), 1 << 62)
+        return self.program.full_trace(self.program.padded(self.arguments, size))
 
     def _surprise_tails(self, predictor: Predictive) -> np.ndarray:
         """By simulation, where observations are not one number: how often a drawn row is as surprising."""

@@ -37,12 +37,7 @@ class ArrayRows(Rows):
     @property
     def bucket(self) -> int:
         """Rows in a chunk: powers of four where chunks are padded, so that few different sizes are ever compiled."""
-        if not self.padded:
-            return self.chunk
-        size = SMALLEST
-        while size < min(len(self), self.chunk):
-            size *= 4
-        return min(size, self.chunk)
+        return bucket_of(len(self), self.chunk) if self.padded else self.chunk
 
     @cached_property
     def total_weight(self) -> float:
@@ -134,6 +129,14 @@ class ArrayRows(Rows):
     def cut_into(self, chunk: int) -> ArrayRows:
         """The same rows in chunks of another size."""
         return self if chunk == self.chunk else replace(self, chunk=chunk)
+
+
+def bucket_of(count: int, largest: int) -> int:
+    """The size of chunk that so many rows are compiled for."""
+    size = SMALLEST
+    while size < min(count, largest):
+        size *= 4
+    return min(size, largest)
 
 
 def pad(array: Any, size: int, value: float | None = None) -> Any:

@@ -17,6 +17,7 @@ from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.sites import samples, support_of
 from robustly.model.program.trace import Trace, check_plate, inside, run_program, site_log_prob
+from robustly.rows.arrays import bucket_of
 
 if TYPE_CHECKING:
     from robustly.model.program.read import Program
@@ -140,6 +141,8 @@ def check_support(program: Program, arguments: Arguments) -> None:
     plain = program.plain_supports if n == program.rows_read else None
     if plain is not None and all(np.all(support(np.asarray(arguments.leaves[i]))) for i, support in plain.items()):
         return
+    if n <= LOOKED_AT and _is_possible(program, arguments, n):
+        return
     for start in range(0, n, LOOKED_AT):
         count = min(LOOKED_AT, n - start)
         some = [
@@ -149,6 +152,18 @@ def check_support(program: Program, arguments: Arguments) -> None:
         trace = program.full_trace(replace(arguments, leaves=tuple(some)), program.typical)
         check_plate(trace[program.plate], count)
         _refuse_impossible(program, trace, start)
+
+
+def _is_possible(program: Program, arguments: Arguments, n: int) -> bool:
+    """Whether all rows can be told to be possible at a size that was compiled before; if not, they are looked at as they are."""
+    size = bucket_of(n, LOOKED_AT)
+    try:
+        trace = program.full_trace(program.padded(arguments, size), program.typical)
+        check_plate(trace[program.plate], size)
+        _refuse_impossible(program, trace, 0)
+    except Exception:  # whatever it is, it is told of the rows themselves
+        return False
+    return True
 
 
 def _refuse_impossible(program: Program, trace: Trace, start: int) -> None:

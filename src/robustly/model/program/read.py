@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -32,6 +32,7 @@ from robustly.model.program.dependences import dependences
 from robustly.model.program.sites import choose_plate, latent_grid, local_size, sort_sites, support_of
 from robustly.model.program.trace import Trace, fixed_key, inside, run_program, site_log_prob
 from robustly.model.row import RowModel
+from robustly.rows.arrays import pad
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,45 @@ class Program:
         """The program's trace on all rows; `values` by site, the rest typical."""
         args, kwargs = arguments.call(arguments.leaves)
         return run_program(self.request.model, args, kwargs, values=values, key=fixed_key())
+
+    def is_like(self, arguments: Arguments, values: bool = True) -> bool:
+        """Whether a call differs from one already read only in the values and the number of its rows.
+
+        Without `values`, arrays that are not rows are compared by shape alone: under ``jit`` their values are not known.
+        """
+        known = self.arguments
+        if known.tree != arguments.tree or known.labels != arguments.labels:
+            return False
+        lengths = set()
+        counts = []
+        for old, new, row, counting in zip(known.leaves, arguments.leaves, self.is_row, self.counts_rows):
+            if row:
+                if np.ndim(new) != np.ndim(old) or np.shape(new)[1:] != np.shape(old)[1:]:
+                    return False
+                if np.dtype(new.dtype).kind != np.dtype(old.dtype).kind:
+                    return False
+                lengths.add(np.shape(new)[0])
+            elif counting:
+                counts.append(new)
+            elif hasattr(old, "shape"):
+                if np.shape(new) != np.shape(old) or (values and not np.array_equal(np.asarray(new), np.asarray(old))):
+                    return False
+            elif old is not new and old != new:
+                return False
+        return len(lengths) == 1 and all(count in lengths for count in counts)
+
+    def padded(self, arguments: Arguments, size: int) -> Arguments:
+        """The same call with so many rows: the first of them, or the last one repeated. New sizes compile small programs."""
+        leaves = tuple(
+            pad(np.asarray(leaf)[:size], size) if row else size if counts else leaf
+            for leaf, row, counts in zip(arguments.leaves, self.is_row, self.counts_rows)
+        )
+        return replace(arguments, leaves=leaves)
+
+    @cached_property
+    def predictors(self) -> list[Any]:
+        """What predicts calls of this program without observations, compiled, one entry for each kind of call."""
+        return []
 
     def call(self, row: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with one row."""
