@@ -7,9 +7,10 @@ it, the classical model is the answer.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -24,13 +25,14 @@ from robustly.fit.em import em
 from robustly.fit.newton import maximize
 from robustly.fit.objective import Look, Optimum
 from robustly.fit.outcome import Outcome, Stop, warn_unless_converged
+from robustly.fit.passes import ChunkPass, weighed
 from robustly.fit.problem import Found, Limit, RowProblem
 from robustly.fit.search import search
 from robustly.model.parameters import Parameters
 from robustly.model.row import RowModel
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.distinct import Table
-from robustly.rows.store import Rows
+from robustly.rows.store import Data, Rows
 
 if TYPE_CHECKING:
     from robustly.conjugate.result import ConjugateFit
@@ -302,9 +304,84 @@ def classical_value(classical: Classical, table: Table) -> float:
 
 
 def classical_evidence(classical: Classical, columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    values = {name: jnp.asarray(value, dtype=float) for name, value in classical.values.items()}
-    data = {name: jnp.asarray(column) for name, column in columns.items()}
-    return np.asarray(jax.vmap(lambda row: classical.log_prob(values, row))(data))
+    return (
+        classical_rows(columns).map(classical_passes(classical, columns).evidence, classical.values).by_unit["evidence"]
+    )
+
+
+def classical_rows(columns: Mapping[str, np.ndarray], weight: np.ndarray | None = None) -> ArrayRows:
+    """Columns as rows of the classical model."""
+    count = len(next(iter(columns.values())))
+    return ArrayRows(tuple(columns.values()), np.ones(count) if weight is None else weight, labels=tuple(columns))
+
+
+class ClassicalPasses:
+    """Passes over the rows of a classical model: densities, their slopes by row, and their summed curvature."""
+
+    def __init__(self, log_prob: Callable[[Any, Any], Any], columns: tuple[str, ...]) -> None:
+        one = lambda values, row: log_prob(values, dict(zip(columns, row)))
+
+        def flat(values: Mapping[str, Any]) -> tuple[Any, Callable[[Any], dict[str, Any]]]:
+            shapes = {name: jnp.shape(value) for name, value in values.items()}
+            sizes = [int(np.prod(shape, dtype=int)) for shape in shapes.values()]
+            ends = np.cumsum([0, *sizes])
+
+            def named(vector: Any) -> dict[str, Any]:
+                parts = zip(shapes.items(), ends, ends[1:])
+                return {name: vector[start:end].reshape(shape) for (name, shape), start, end in parts}
+
+            return jnp.concatenate([jnp.reshape(jnp.asarray(v, dtype=float), -1) for v in values.values()]), named
+
+        def evidence(values: Any, data: Data, weight: Any, state: Any) -> Any:
+            return {}, {"evidence": jax.vmap(lambda row: one(values, row))(data)}, None
+
+        def scores(values: Any, data: Data, weight: Any, state: Any) -> Any:
+            x, named = flat(values)
+            each = jax.vmap(jax.grad(lambda v, row: one(named(v), row)), (None, 0))
+            return {}, {"score": each(x, data)}, None
+
+        def curve(values: Any, data: Data, weight: Any, state: Any) -> Any:
+            x, named = flat(values)
+            total = lambda v: weighed(weight, jax.vmap(lambda row: one(named(v), row))(data))
+            return {"curve": jax.hessian(total)(x)}, {}, None
+
+        self.evidence, self.scores, self.curve = (ChunkPass(jax.jit(part)) for part in (evidence, scores, curve))
+
+
+_CLASSICAL: dict[Any, ClassicalPasses] = {}
+
+
+def classical_passes(classical: Classical, columns: Mapping[str, np.ndarray]) -> ClassicalPasses:
+    """The passes of a classical model, made once for each density that a pair states, though it states it anew each time."""
+    key = (_identity(classical.log_prob), tuple(columns))
+    try:
+        if key not in _CLASSICAL:
+            if len(_CLASSICAL) >= KEPT:
+                _CLASSICAL.clear()
+            _CLASSICAL[key] = ClassicalPasses(classical.log_prob, tuple(columns))
+        return _CLASSICAL[key]
+    except TypeError:  # a user's own density, with something in it that cannot be told from another
+        return ClassicalPasses(classical.log_prob, tuple(columns))
+
+
+def _identity(function: Any) -> Any:
+    """What makes two functions the same: their code, and what they were made with."""
+    if not inspect.isfunction(function):
+        return function
+    held = tuple(_identity(cell.cell_contents) for cell in function.__closure__ or ())
+    return function.__code__, held, function.__defaults__
+
+
+@lru_cache(maxsize=KEPT)
+def posterior_pass(pair: ConjugatePair, columns: tuple[str, ...]) -> ChunkPass:
+    """The pass that gives every row's posterior natural parameters; theta is the pair's."""
+
+    def chunk(theta: Any, data: Data, weight: Any, state: Any) -> Any:
+        full = lambda eta: tuple(jnp.asarray(part, dtype=float) for part in eta)
+        eta = jax.vmap(lambda row: full(pair.posterior_natural(theta, dict(zip(columns, row)))))(data)
+        return {}, {str(i): part for i, part in enumerate(eta)}, None
+
+    return ChunkPass(jax.jit(chunk))
 
 
 def _nothing_to_fit(problem: PairProblem) -> Optimum:

@@ -11,7 +11,14 @@ import numpy as np
 
 from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, ConjugatePair
-from robustly.conjugate.problem import PairProblem, Penalty, classical_evidence, model_of
+from robustly.conjugate.problem import (
+    PairProblem,
+    Penalty,
+    classical_evidence,
+    classical_passes,
+    classical_rows,
+    model_of,
+)
 from robustly.conjugate.source import PairSource, scale_of
 from robustly.errors import PersistError
 from robustly.fit.objective import Optimum
@@ -93,39 +100,22 @@ def boundary_fit(problem: PairProblem, classical: Classical, why: str, steps: in
         f"the rows show no heterogeneity in the {pair.local}, so the classical model is returned, with one value for "
         "all rows."
     )
-    values = {name: jnp.asarray(value, dtype=float) for name, value in classical.values.items()}
-    data = {name: jnp.asarray(column) for name, column in table.columns.items()}
-    weight = jnp.asarray(table.weight)
-    free = [name for name in values if name not in (*classical.edge, *classical.given) and name not in pair.fixed]
-
-    def joined(chosen: Mapping[str, Any]) -> Any:
-        return jnp.concatenate([jnp.reshape(chosen[name], -1) for name in free]) if free else jnp.zeros(0)
-
-    def unflat(vector: Any) -> dict[str, Any]:
-        found, place = dict(values), 0
-        for name in free:
-            size = values[name].size
-            found[name] = vector[place : place + size].reshape(values[name].shape)
-            place += size
-        return found
-
-    def total(vector: Any) -> Any:
-        there = unflat(vector)
-        return jnp.dot(weight, jax.vmap(lambda row: classical.log_prob(there, row))(data))
-
-    x = joined(values)
-    everything = lambda v: unflat(v)
+    plain = {name: np.asarray(value, dtype=float)[()] for name, value in classical.values.items()}
+    kept = [name not in (*classical.edge, *classical.given) and name not in pair.fixed for name in plain]
+    free = np.repeat(kept, [np.size(value) for value in plain.values()])
     evidence = classical_evidence(classical, table.columns)
     value = float(table.weight @ evidence)
     entry = {"pass": steps, "value": value, "expected_gain": 0.0, "step": 0.0}
     if hasattr(pair, "boundary_shape"):
         at, jacobian, curve = pair.boundary_shape(table, classical)
     else:
-        at, jacobian = np.asarray(x), _jacobian(everything, x)
-        curve = np.asarray(jax.hessian(total)(x)) if free else np.zeros((0, 0))
+        at = np.concatenate([np.reshape(value, -1) for value in plain.values()])[free]
+        jacobian = np.eye(len(free))[:, free]
+        rows = classical_rows(table.columns, table.weight)
+        passes = classical_passes(classical, table.columns)
+        curve = rows.map(passes.curve, classical.values).sums["curve"][np.ix_(free, free)]
     source = PairSource(PairProblem(problem.owner, table, Penalty(problem.owner, None)), at, classical)
     source.jacobian = jacobian
-    plain = {name: np.asarray(v)[()] for name, v in values.items()}
     return Fit(
         parameters=plain,
         labels=labels_of(plain),

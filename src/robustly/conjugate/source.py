@@ -16,7 +16,13 @@ from numpyro.distributions import constraints
 from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import Classical, ConjugatePair
 from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
-from robustly.conjugate.problem import PairProblem, classical_evidence
+from robustly.conjugate.problem import (
+    PairProblem,
+    classical_evidence,
+    classical_passes,
+    classical_rows,
+    posterior_pass,
+)
 from robustly.errors import FitError, ModelError, names
 from robustly.fit.draws import Draws, Posterior, regular_covariance
 from robustly.result.estimates import labels_of
@@ -91,12 +97,11 @@ class PairSource(Source):
         return self.posterior_at(self.theta, columns, place)
 
     def posterior_at(self, theta: Any, columns: Mapping[str, Any], place: np.ndarray | None) -> LocalPosterior:
-        data = {name: jnp.asarray(column) for name, column in columns.items()}
-        eta = jax.vmap(lambda row: _full(self.pair.posterior_natural(theta, row)))(data)
-        plain = tuple(np.asarray(part) for part in eta)
+        found = classical_rows(columns).map(posterior_pass(self.pair, tuple(columns)), theta).by_unit
+        plain = tuple(found[str(i)] for i in range(len(found)))
         law = self.pair.law(plain)
         if law is None:
-            law = _statistics_law(self.pair, eta)
+            law = _statistics_law(self.pair, tuple(jnp.asarray(part) for part in plain))
         return LocalPosterior(law, place)
 
     @in_double_precision
@@ -174,11 +179,9 @@ class PairSource(Source):
     @in_double_precision
     def scores(self) -> np.ndarray:
         if self.classical is not None:
-            values = {name: jnp.asarray(value, dtype=float) for name, value in self.classical.values.items()}
-            data = {name: jnp.asarray(column) for name, column in self.table.columns.items()}
-            each = jax.vmap(jax.grad(self.classical.log_prob), (None, 0))(values, data)
-            flat = [np.asarray(each[name]).reshape(len(self.table.weight), -1) for name in values]
-            return self.table.spread_out(np.concatenate(flat, axis=1) @ self.jacobian)
+            passes = classical_passes(self.classical, self.table.columns)
+            score = classical_rows(self.table.columns).map(passes.scores, self.classical.values).by_unit["score"]
+            return self.table.spread_out(score @ self.jacobian)
         return self.table.spread_out(self.table.rows.map(self.problem.passes.scores, self.vector).by_unit["score"])
 
     def _refuse_classical(self) -> None:
@@ -258,10 +261,6 @@ def scale_of(constraint: Any) -> str:
     if constraint is constraints.positive:
         return "positive"
     return "unit" if constraint is constraints.unit_interval else "real"
-
-
-def _full(eta: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(jnp.asarray(part, dtype=float) for part in eta)
 
 
 def _statistics_law(pair: ConjugatePair, eta: Any) -> Any:
