@@ -66,6 +66,8 @@ class PairModel:
 
     def __init__(self, pair: ConjugatePair, free: tuple[Any, ...], columns: tuple[str, ...]) -> None:
         self.pair, self.columns = pair, columns
+        self.samplers: dict[Any, dict[Any, Any]] = {}
+        """Compiled samplers of the prior's posterior, by hyperprior."""
         self.row_model = RowModel(
             log_likelihood=lambda local, theta, row: pair.evidence(theta, self.row(row)),
             closed=lambda theta, row: pair.evidence(theta, self.row(row)),

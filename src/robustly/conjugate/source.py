@@ -44,7 +44,6 @@ class PairSource(Source):
         self.pair = self.model.pair
         self.jacobian = np.zeros((0, 0))
         """At the boundary: d estimates / d vector."""
-        self.compiled: dict[Any, Any] = {}
 
     @cached_property
     @in_double_precision
@@ -219,16 +218,23 @@ class PairSource(Source):
 
         parameters, given = self.model.parameters, self.penalty.given
 
-        def log_prior(vector: Any) -> Any:
+        first = next(iter(self.pair.coordinates(self.table.columns)))
+        scales = {name: scale_of(limit) for name, (limit, _) in self.pair.coordinates(self.table.columns).items()}
+        pair = self.pair
+
+        def log_prior(vector: Any, beside: Any) -> Any:
             theta = {name: value for name, value in parameters.natural(vector).items() if name in parameters.names}
-            known = {**self.pair.fixed, **theta}
-            known = {**known, **self.pair.arguments(known), **self.pair.derived(known)}
+            known = {**pair.fixed, **theta}
+            known = {**known, **pair.arguments(known), **pair.derived(known)}
             believed = sum(jnp.sum(p.log_prob(known[name])) for name, p in given.items())
-            return log_flat(self, theta) + believed + parameters.log_volume(vector)
+            return log_flat(pair, first, scales, theta) + believed + parameters.log_volume(vector)
 
         curve = self.problem.look(self.vector).curve
         assert curve is not None
-        posterior = Posterior(self.problem, log_prior, self.vector, regular_covariance(curve), self.compiled)
+        # Priors are told apart by identity, so they are kept along.
+        alike = tuple((name, id(prior)) for name, prior in given.items())
+        compiled = self.model.samplers.setdefault(alike, {None: given})
+        posterior = Posterior(self.problem, log_prior, self.vector, regular_covariance(curve), compiled)
         vectors, divergences = posterior.draw(num_samples, num_warmup, num_chains, key)
         return Draws(self.natural_by_name(vectors), vectors, divergences)
 

@@ -10,11 +10,13 @@ while flat in ψ falls short of it by two points in a hundred at thirty rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 import numpy as np
 
+from robustly.conjugate.base import ConjugatePair
 from robustly.errors import ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.outcome import Stop
@@ -117,22 +119,14 @@ def _cubature(vector: np.ndarray, curve: np.ndarray, axes: np.ndarray, weight: f
     return found
 
 
-def log_flat(source: PairSource, theta: Any) -> Any:
-    """The same hyperprior for NUTS, as a density of natural values; the others are flat in their logs or logits."""
-    first = next(iter(source.pair.coordinates(source.table.columns)))
+def log_flat(pair: ConjugatePair, first: str, scales: Mapping[str, str], theta: Any) -> Any:
+    """The same hyperprior for draws, as a density of natural values; the others are flat in their logs or logits."""
     total = jnp.zeros(())
     for name, value in theta.items():
-        walls = _walls(source, name)
         if name == first:
-            total = total + (HYPERPRIOR * source.pair.spread_power - 1.0) * jnp.log(value)
-        elif walls == "positive":
+            total = total + (HYPERPRIOR * pair.spread_power - 1.0) * jnp.log(value)
+        elif scales[name] == "positive":
             total = total - jnp.sum(jnp.log(value))
-        elif walls == "unit":
+        elif scales[name] == "unit":
             total = total - jnp.sum(jnp.log(value) + jnp.log1p(-value))
     return total
-
-
-def _walls(source: PairSource, name: str) -> str:
-    from robustly.conjugate.source import scale_of
-
-    return scale_of(source.pair.coordinates(source.table.columns)[name][0])

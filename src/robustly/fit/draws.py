@@ -12,9 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly._runtime.precision import double_precision
-from robustly.errors import ModelError
+from robustly.approx import Approximation
 from robustly.fit.passes import weighed
-from robustly.fit.problem import EvidenceProblem
+from robustly.fit.problem import Entering, EvidenceProblem
+from robustly.model.row import RowModel
 from robustly.rows.arrays import CHUNK, ArrayRows, pad
 
 
@@ -54,16 +55,12 @@ BURN = 10
 BATCH = 128
 MIN_EFFICIENCY = 0.25
 
-LogPrior = Callable[[Any], Any]
+# (vector, what else the prior depends on) -> log density
+LogPrior = Callable[[Any, Any], Any]
 
 
-def stack_chunks(problem: EvidenceProblem) -> Any:
+def stack_chunks(problem: EvidenceProblem, rows: ArrayRows) -> Any:
     """All rows with their states as chunks along a leading axis."""
-    rows = problem.rows
-    if not isinstance(rows, ArrayRows):
-        raise ModelError("posterior draws need rows in memory; draw from a fit to rows.sample(n, seed).")
-    if any(not isinstance(a, np.ndarray) for a in rows.data):
-        raise ModelError("posterior draws need a dense matrix of columns; give X.toarray() if it fits into memory.")
     rows = rows.cut_into(min(rows.chunk, CHUNK))
     states = rows.states(problem.slot)
     if states is None:
@@ -80,18 +77,20 @@ def _plain(part: np.ndarray) -> Any:
     return np.float64 if part.dtype.kind == "f" else part.dtype
 
 
-def log_posterior(problem: EvidenceProblem, log_prior: LogPrior, centre: Any, chunks: Any, effort: int) -> LogPrior:
-    """The log density of the parameter vector given all rows, as a traceable function.
+def log_posterior(
+    parts: tuple[RowModel, Approximation], entering: Entering, centre: Any, chunks: Any, effort: int
+) -> Callable[[Any], Any]:
+    """The log likelihood of the parameter vector, as a traceable function.
 
     With less than full `effort`, rows are integrated at the points that suit the estimate `centre`, half of them or all:
     a posterior is not much wider than its rows' own, so these points serve all of it at a fraction of the price.
     """
-    model, full = problem.parts
+    model, full = parts
     approx = full if effort > ROUGH or model.dim != 1 else full.coarser()
     single = jax.tree.leaves(chunks)[0].shape[0] == 1
 
     def by_row(function: Any, vector: Any, data: Any, *more: Any) -> Any:
-        numbers, axes, row = problem.entering(vector, data)
+        numbers, axes, row = entering(vector, data)
         return jax.vmap(function, (axes, 0, *(0 for _ in more)))(numbers, row, *more)
 
     def prepare(chunk: Any) -> Any:
@@ -114,8 +113,7 @@ def log_posterior(problem: EvidenceProblem, log_prior: LogPrior, centre: Any, ch
                 evidence = by_row(lambda n, row, a: approx.evidence_around(model, n, row, a), vector, data, anchors)
             return weighed(weight, evidence)
 
-        total = one(prepared) if single else jnp.sum(jax.lax.map(one, prepared))
-        return total + log_prior(vector)
+        return one(prepared) if single else jnp.sum(jax.lax.map(one, prepared))
 
     return log_density
 
@@ -126,11 +124,13 @@ class Posterior:
 
     problem: EvidenceProblem
     log_prior: LogPrior
-    """Of the vector, traceable: all that the log density holds beside the rows' evidences."""
+    """Of the vector and `beside`, traceable: all that the log density holds beside the rows' evidences."""
     centre: np.ndarray
     covariance: np.ndarray
     compiled: dict[Any, Any]
-    """Samplers that were compiled for this posterior."""
+    """Samplers that were compiled for posteriors like this one, which have their model and prior in common."""
+    beside: Any = None
+    """What the prior depends on besides the vector."""
 
     def draw(self, num_samples: int, num_warmup: int, num_chains: int, key: Any) -> tuple[np.ndarray, int]:
         """Vectors (chain, draw, entry), by an independence chain where the posterior is near normal, otherwise by NUTS."""
@@ -139,7 +139,8 @@ class Posterior:
         half = np.linalg.cholesky(scale + ridge * np.eye(len(self.centre)))
         drawn: dict[str, Any] = {}
         with double_precision():
-            chunks = stack_chunks(self.problem)
+            rows, entering = self.problem.for_draws()
+            chunks = stack_chunks(self.problem, rows)
             # As little effort as is good enough.
             for effort in (ROUGH, HELD, ANEW):
                 for sampler, options in (
@@ -148,24 +149,40 @@ class Posterior:
                 ):
                     place = (sampler, effort, *options)  # sizes are told apart by jit itself, a bucket at a time
                     if place not in self.compiled:
-                        self.compiled[place] = jax.jit(partial(self._run, sampler, options, effort))
-                    drawn = self.compiled[place](key, self.centre, half, chunks)
+                        run = partial(_run, self.problem.parts, entering, self.log_prior, sampler, options, effort)
+                        self.compiled[place] = jax.jit(run)
+                    drawn = self.compiled[place](key, self.centre, half, chunks, self.beside)
                     if float(drawn["efficiency"]) > MIN_EFFICIENCY:
                         break
                 if float(drawn["gap"]) < AGREEMENT:
                     break
         return np.asarray(drawn["vectors"]), int(drawn["divergences"])
 
-    def _run(self, sampler: Any, options: Any, effort: int, key: Any, centre: Any, factor: Any, chunks: Any) -> Any:
-        log_density = log_posterior(self.problem, self.log_prior, centre, chunks, effort)
-        # Whitened by the estimate's covariance the posterior is close to a standard normal.
-        white, more = sampler(lambda w: log_density(centre + factor @ w), len(self.centre), key, *options)
-        vectors = centre + white @ factor.T
-        apart = vectors.reshape(-1, len(self.centre))
-        apart = apart[:: max(1, len(apart) // CHECKED_DRAWS)]
-        anew = log_density if effort == ANEW else log_posterior(self.problem, self.log_prior, centre, chunks, ANEW)
-        gap = jax.lax.map(lambda v: anew(v) - log_density(v), apart)
-        return {"vectors": vectors, "gap": jnp.max(jnp.abs(gap - gap[0])), **more}
+
+def _run(
+    parts: tuple[RowModel, Approximation],
+    entering: Entering,
+    log_prior: LogPrior,
+    sampler: Any,
+    options: Any,
+    effort: int,
+    key: Any,
+    centre: Any,
+    factor: Any,
+    chunks: Any,
+    beside: Any,
+) -> Any:
+    """One sampler's draws, and how far its density is from one whose rows are integrated anew; holds no rows."""
+    likelihood = log_posterior(parts, entering, centre, chunks, effort)
+    # Whitened by the estimate's covariance the posterior is close to a standard normal.
+    target = lambda w: likelihood(centre + factor @ w) + log_prior(centre + factor @ w, beside)
+    white, more = sampler(target, centre.shape[0], key, *options)
+    vectors = centre + white @ factor.T
+    apart = vectors.reshape(-1, centre.shape[0])
+    apart = apart[:: max(1, len(apart) // CHECKED_DRAWS)]
+    anew = likelihood if effort == ANEW else log_posterior(parts, entering, centre, chunks, ANEW)
+    gap = jax.lax.map(lambda v: anew(v) - likelihood(v), apart)
+    return {"vectors": vectors, "gap": jnp.max(jnp.abs(gap - gap[0])), **more}
 
 
 def regular_covariance(curve: np.ndarray) -> np.ndarray:

@@ -279,6 +279,8 @@ class RowKernel:
         self.model, self.approx = model, approx
         _ = model.parameters  # read now, as above
         self._kept: dict[Any, Callable[..., Any]] = {}
+        self.samplers: dict[Any, dict[Any, Any]] = {}
+        """Compiled samplers of posteriors, by what else they depend on."""
 
     def by_row(self, function: Callable[..., Any], numbers: tuple[Any, ...], *more: Any) -> Callable[..., Any]:
         """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs."""

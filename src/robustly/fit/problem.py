@@ -17,12 +17,13 @@ import numpy as np
 
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation, Quadrature, default_approximation
-from robustly.errors import FitError
+from robustly.errors import FitError, ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass, Passes, RowKernel, passes, row_kernel, view_pass, view_values, with_prior
 from robustly.model.row import RowModel, View
+from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import ByUnit, Rows, Slot
 
 # An estimated integration error above this share of the log likelihood makes a fit use more points.
@@ -32,6 +33,19 @@ FINEST = 161
 FEW = 2048
 RANDOM_STARTS = 24
 CLIMBED = 4
+
+
+# (vector, data) -> what rows see of the vector, along which axes it differs by row, what else they see
+Entering = Callable[[Any, Any], tuple[Any, Any, Any]]
+
+
+def in_memory(rows: Rows) -> ArrayRows:
+    """Rows that posteriors can be drawn from."""
+    if not isinstance(rows, ArrayRows):
+        raise ModelError("posterior draws need rows in memory. Fit a sample of the rows and draw from that fit.")
+    if any(not isinstance(a[:1], np.ndarray) for a in rows.data):
+        raise ModelError("posterior draws need a dense matrix of columns; give X.toarray() if it fits into memory.")
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +149,8 @@ class EvidenceProblem(Problem):
         return found if effort is not Effort.SLOPE else found._replace(curve=None)
 
     @abstractmethod
-    def entering(self, vector: Any, data: Any) -> tuple[Any, Any, Any]:
-        """What rows see of a vector, along which axes it differs by row, and what else they see; traceable."""
+    def for_draws(self) -> tuple[ArrayRows, Entering]:
+        """Rows in memory from which posteriors are drawn, and how parameters enter them: traceable, and without data."""
 
     @abstractmethod
     def expect(self, vector: np.ndarray) -> tuple[float, Slot]:
@@ -237,8 +251,8 @@ class RowProblem(EvidenceProblem):
         with double_precision():
             return self.rows.map(self.passes.values, vector, keep=self.slot).by_unit["evidence"]
 
-    def entering(self, vector: Any, data: Any) -> tuple[Any, Any, Any]:
-        return vector, None, data
+    def for_draws(self) -> tuple[ArrayRows, Entering]:
+        return in_memory(self.rows), lambda vector, data: (vector, None, data)
 
     def expect(self, vector: np.ndarray) -> tuple[float, Slot]:
         ahead = Slot()
@@ -353,10 +367,6 @@ class ViewProblem(EvidenceProblem):
 
     def log_prior_at(self, vector: np.ndarray) -> float:
         return float(self.prior(vector)[0])
-
-    def entering(self, vector: Any, data: Any) -> tuple[Any, Any, Any]:
-        numbers = self.view.enter(self.view.at(vector), data)[0]
-        return numbers, tuple(0 if np.ndim(number) else None for number in numbers), self.view.seen(data)
 
     def expect(self, vector: np.ndarray) -> tuple[float, Slot]:
         ahead = Slot()

@@ -19,24 +19,24 @@ from robustly.glm.regression import Regression
 
 
 def draw_posterior(
-    found: Found, num_samples: int, num_warmup: int, num_chains: int, key: Any, compiled: dict[Any, Any]
+    found: Found, num_samples: int, num_warmup: int, num_chains: int, key: Any
 ) -> tuple[np.ndarray, int]:
     """Draws of a search's vector: coordinates of the coefficients, then the shared numbers that were fitted."""
     problem = found.problem
     assert isinstance(problem, Regression)
-    design, plan = problem.design, problem.plan
-    names = [plan.law.names[i] for i in problem.linear.free]
-    penalty = problem.penalty
+    names = tuple(problem.plan.law.names[i] for i in problem.linear.free)
+    hyperprior = problem.plan.hyperprior
 
-    def log_prior(vector: Any) -> Any:
-        u, values = vector[: design.size], vector[design.size :]
-        shared = sum(log_hyperprior(name, value, plan.hyperprior) for name, value in zip(names, values))
+    def log_prior(vector: Any, penalty: Any) -> Any:
+        u, values = vector[: penalty.shape[0]], vector[penalty.shape[0] :]
+        shared = sum(log_hyperprior(name, value, hyperprior) for name, value in zip(names, values))
         return shared - 0.5 * u @ penalty @ u
 
     covariance = np.linalg.pinv(-found.optimum.curve)
-    return Posterior(problem, log_prior, found.vector, covariance, compiled).draw(
-        num_samples, num_warmup, num_chains, key
-    )
+    alike = (names, tuple(problem.linear.held), hyperprior)
+    compiled = problem.kernel.samplers.setdefault(alike, {})
+    posterior = Posterior(problem, log_prior, found.vector, covariance, compiled, problem.penalty)
+    return posterior.draw(num_samples, num_warmup, num_chains, key)
 
 
 def log_hyperprior(name: str, value: Any, hyperprior: Any) -> Any:

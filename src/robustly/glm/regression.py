@@ -16,7 +16,7 @@ from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass, view_pass
-from robustly.fit.problem import EvidenceProblem, Found, Limit, ViewProblem
+from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
@@ -208,6 +208,18 @@ class Regression(ViewProblem):
             return self.by_unit["evidence"] + base
         with double_precision():
             return self.rows.map(self.run_values, self.view.at(vector), keep=self.slot).by_unit["evidence"] + base
+
+    def for_draws(self) -> tuple[ArrayRows, Entering]:
+        rows = in_memory(self.rows)
+        turned = replace(rows, data=(self.design.directions(), *rows.data[1:]))
+        free, held = tuple(int(i) for i in self.linear.free), tuple(float(value) for value in self.linear.held)
+
+        def entering(vector: Any, data: Any) -> tuple[Any, Any, Any]:
+            size = data[0].shape[1]
+            phi = tuple(vector[size + free.index(i)] if i in free else value for i, value in enumerate(held))
+            return (data[1] + data[0] @ vector[:size], *phi), (0, *(None for _ in held)), (data[2], data[3])
+
+        return turned, entering
 
     # ------------------------------------------------------------------ what a search asks besides
 

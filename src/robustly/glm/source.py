@@ -47,8 +47,6 @@ class GLMSource(Source):
         self.design = self.problem.design
         self.law = self.problem.plan.law
         self.u, self.phi = self.problem.split(found.vector)
-        # Compiled samplers, so that a second call starts at once.
-        self.compiled: dict[Any, Any] = {}
 
     @cached_property
     def predictor(self) -> np.ndarray:
@@ -207,7 +205,7 @@ class GLMSource(Source):
         return found
 
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
-        vectors, divergences = draw_posterior(self.found, num_samples, num_warmup, num_chains, key, self.compiled)
+        vectors, divergences = draw_posterior(self.found, num_samples, num_warmup, num_chains, key)
         return Draws(self.natural_by_name(vectors), vectors, divergences)
 
     def has_posterior(self, site: str) -> bool:

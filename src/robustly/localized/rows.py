@@ -128,7 +128,7 @@ class RowSource(Source):
         """Draws of the parameters."""
         model = self.passes.model
 
-        def log_prior(vector: Any) -> Any:
+        def log_prior(vector: Any, beside: Any) -> Any:
             theta = model.parameters.natural(vector)
             return model.log_hyperprior(theta) + self.log_prior(theta) + model.parameters.log_volume(vector)
 
