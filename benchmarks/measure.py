@@ -87,8 +87,12 @@ def run_entry(
     timeout: float,
     compiled: Path,
     package: str = "benchmarks.rivals",
+    source: Path | None = None,
 ) -> dict[str, Any]:
-    """One entry in a new process; {"status": "ok" | "absent" | "failed", …}, whatever happens there."""
+    """One entry in a new process; {"status": "ok" | "absent" | "failed", …}, whatever happens there.
+
+    With `source`, the folder that the package is imported from in place of the installed one.
+    """
     try:
         rival = importlib.import_module(f"{package}.{entry}")
         reason = absent(rival)
@@ -100,7 +104,12 @@ def run_entry(
         return {"status": "absent", "why": f"does not solve {problem.kind}"}
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
-        spec = {"module": f"{package}.{entry}", "warm_fits": warm_fits, "answer": str(answer), "path": sys.path[:]}
+        spec = {
+            "module": f"{package}.{entry}",
+            "warm_fits": warm_fits,
+            "answer": str(answer),
+            "path": [*([] if source is None else [str(source)]), *sys.path],
+        }
         if problem is not None:
             spec |= {"name": problem.name, "kind": problem.kind, "data": str(data_file)}
         environment = os.environ | {"XDG_CACHE_HOME": str(compiled), "NUMBA_CACHE_DIR": str(compiled / "numba")}

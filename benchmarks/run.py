@@ -1,4 +1,7 @@
-"""Measure our entries against their rivals: `python benchmarks/run.py [--quick] [--only NAME …] [--reps N]`."""
+"""Measure our entries against their rivals: `python benchmarks/run.py [--quick] [--only NAME …] [--reps N]`.
+
+With ``--against REV`` no rival is run: our entries of this tree and of an earlier commit take turns.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:] = [str(ROOT), *(folder for folder in sys.path if Path(folder).resolve() != ROOT / "benchmarks")]
 
-from benchmarks import problems, table  # noqa: E402
+from benchmarks import against, problems, table  # noqa: E402
 from benchmarks.declare import Comparison, discover  # noqa: E402
 from benchmarks.judge import Runs, describe, judge  # noqa: E402
 from benchmarks.measure import r_versions, run_entry  # noqa: E402
@@ -128,6 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=sorted(comparisons), metavar="NAME", help="these comparisons")
     parser.add_argument("--reps", type=int, help="repetitions of every entry")
     parser.add_argument("--list", action="store_true", help="say what there is, and stop")
+    parser.add_argument("--against", metavar="REV", help="compare this tree with a commit, and write nothing")
     options = parser.parse_args(arguments)
     if options.reps is not None and options.reps < 1:
         parser.error("--reps must be at least 1")
@@ -135,6 +139,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.list:
         for comparison in chosen:
             print(f"{comparison.name}: {comparison.title} ({', '.join(comparison.entries)})")
+        return 0
+    if options.against:
+        for comparison in chosen:
+            reps = options.reps or (comparison.quick_reps if options.quick else comparison.reps)
+            found = against.compare(comparison, options.against, options.quick, reps)
+            print("\n".join(against.lines(comparison.name, found)), flush=True)
         return 0
     folder = RESULTS / "quick" if options.quick else RESULTS
     begun, results = time.monotonic(), []
