@@ -46,6 +46,7 @@ _HOMES = {
     "RobustLDA": "topics",
     "RobustGaussianMixture": "mixture",
     "BayesianRobustGaussianMixture": "mixture",
+    "RobustGaussianHMM": "series",
 }
 _MODULES = (
     "approx",
@@ -60,6 +61,7 @@ _MODULES = (
     "predict",
     "report",
     "rows",
+    "series",
     "testing",
     "topics",
 )

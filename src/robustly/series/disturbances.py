@@ -67,14 +67,6 @@ class Smoothed:
     own law, with variance 1/D (its own variance included)."""
 
 
-def is_statespace(model: Any) -> bool:
-    """Whether `model` is a linear state-space model of statsmodels. Imports nothing: such a model brings its module along."""
-    import sys
-
-    module = sys.modules.get("statsmodels.tsa.statespace.mlemodel")
-    return module is not None and isinstance(model, module.MLEModel)
-
-
 class Disturbances:
     """A copy of a statsmodels model whose disturbances have a variance factor at each step."""
 
@@ -86,6 +78,11 @@ class Disturbances:
             raise LocalizeError(
                 "this model has its scale concentrated out, so its disturbances have no variance parameter of their own. "
                 "Build it with concentrate_scale=False."
+            )
+        if getattr(model, "simple_differencing", False):
+            raise LocalizeError(
+                "this model differences the series before it sees it, so steps would not be those of the series. Build it with "
+                "simple_differencing=False."
             )
         self.parameter_names = list(self.model.param_names)
         self.steps = int(self.model.nobs)
@@ -183,6 +180,13 @@ class Disturbances:
         self.at(params)
         self._set(self._smoother, factors)
         return self._smoother.smooth()
+
+    def predictions(self, params: np.ndarray, factors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Means and variances of every value given those before it, (columns, T)."""
+        self.at(params)
+        self._set(self._smoother, factors)
+        seen = self._smoother.filter()
+        return np.array(seen.forecasts), np.array(np.diagonal(seen.forecasts_error_cov, axis1=0, axis2=1).T)
 
     def ones(self) -> np.ndarray:
         """Factors of the plain Gaussian model."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -88,6 +88,9 @@ class Best:
     draws: Draws | None = None
     sampled: Estimate | None = None
     history: tuple[dict[str, Any], ...] = ()
+    tried_sampling: bool = False
+    effective: float = 0.0
+    """Effective draws where too few counted."""
 
 
 def climb(
@@ -145,6 +148,18 @@ def gaussian(model: Disturbances, params: np.ndarray, max_steps: int = 200) -> t
     if not np.isfinite(best.fun) or best.fun >= -VERY_LOW:
         raise FitError("the plain model has no finite likelihood at its start values. Give start= values that it can take.")
     return space.split(best.x)[0], -float(best.fun)
+
+
+def at_gaussian(space: Space, params: np.ndarray, likelihood: float) -> Best:
+    """The plain model as a result: every disturbance is normal."""
+    model = space.model
+    dofs = np.full(len(model.sites), np.inf)
+    vector = space.join(params, dofs)
+    ones = model.ones()
+    curve = curvature(lambda at: model.log_likelihood(space.split(at)[0], ones), vector, likelihood, np.full(len(vector), 1e-2))
+    left = leave_out(model, params, dofs, max_rounds=1)
+    left = replace(left, factors=ones, evidence=likelihood, tilted=replace(left.tilted, mean=ones))
+    return Best(vector, likelihood, curve, Outcome("converged", "the plain model.", 0), "gaussian", left)
 
 
 def by_leaving_out(space: Space, params: np.ndarray, max_steps: int, start_dofs: tuple[float, ...] = START_DOFS) -> Best:
@@ -205,7 +220,7 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
         draws = draw(left, model.active, number, random)
         here = estimate(model, natural, dofs, draws)
         if here.effective < LEAST_EFFECTIVE:
-            return best
+            return replace(best, tried_sampling=True, effective=here.effective)
         only = worth_keeping(here)
         value = lambda at: estimate(model, *space.split(at), draws, only).value  # noqa: B023
         for _ in range(MOST_CHORDS):
@@ -239,7 +254,7 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
     draws = draw(left, model.active, max(number, FINAL_DRAWS), random)
     here = estimate(model, natural, dofs, draws)
     if here.effective < LEAST_EFFECTIVE:
-        return best
+        return replace(best, tried_sampling=True, effective=here.effective)
     return Best(vector, here.value, curve, outcome, "sampled", left, draws, here)
 
 
