@@ -241,7 +241,7 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
                 shrink *= 0.4
             steps += 1
             # What is left to gain is far below the error of the estimate and of any standard error.
-            converged = gain < 0.01
+            converged = gain < max(0.01, 0.2 * here.error) or here.value - before < 0.1 * here.error
             if gain < 1e-3 or here.value - before < 1e-4:
                 break
         if turn == 0 and np.abs((vector - best.vector) / unit).max() < 0.5:
