@@ -10,6 +10,7 @@ import typer
 
 from robustly.errors import RobustlyError
 from robustly.glm.commands import compare, fit, outliers, predict
+from robustly.series.commands import series
 from robustly.study.commands import study
 from robustly.topics.commands import app as topics_app
 
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-for command in (fit, predict, compare, outliers, study):
+for command in (fit, predict, compare, outliers, series, study):
     app.command()(command)
 app.add_typer(topics_app, name="topics")
 

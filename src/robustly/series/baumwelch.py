@@ -90,7 +90,9 @@ def climb(patterns: list[Pattern], ends: np.ndarray, start: Chain, rules: HMMRul
     return HMMRun(held, seen.log_likelihood, history, converged)
 
 
-def _step(held: Chain, seen: Expected, sums: emissions.Statistics, ends: np.ndarray, rules: HMMRules, *, quick: bool) -> Chain:
+def _step(
+    held: Chain, seen: Expected, sums: emissions.Statistics, ends: np.ndarray, rules: HMMRules, *, quick: bool
+) -> Chain:
     first = np.concatenate([[0], ends[:-1]])
     start, transition, states = held.start, held.transition, held.states
     if "s" in rules.params:

@@ -15,6 +15,7 @@ copied and stays as it is.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -261,3 +262,15 @@ def read_start(model: Any, start: Mapping[str, float] | None) -> np.ndarray:
             raise ModelError(f'start= names "{name}"; this model has {names(known)}.{did_you_mean(name, known)}')
         params[known.index(name)] = value
     return params
+
+
+def clone(model: Any, endog: np.ndarray, exog: np.ndarray | None) -> Any:
+    """The same model of another stretch."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return model.clone(endog, exog=exog) if exog is not None else model.clone(endog)
+    except NotImplementedError as error:
+        raise ModelError(
+            f"{type(model).__name__} cannot be made for a longer series: it has no clone(endog, exog). Add one to the class."
+        ) from error

@@ -137,5 +137,7 @@ def _completed(
         spread[gone] = slope
         full[k] = spread @ first[k]
         square[k] = spread @ scatter[k] @ spread.T
-        square[k][np.ix_(gone, gone)] += mass[k] * (shape[k][np.ix_(gone, gone)] - slope @ shape[k][np.ix_(there, gone)])
+        square[k][np.ix_(gone, gone)] += mass[k] * (
+            shape[k][np.ix_(gone, gone)] - slope @ shape[k][np.ix_(there, gone)]
+        )
     return full, square if covariance.has_matrices(states.kind) else np.diagonal(square, axis1=1, axis2=2).copy()

@@ -34,7 +34,9 @@ class NormalMixture:
         return ndtr((self.means - np.asarray(value, dtype=float)) / self.sds).mean(axis=0)
 
     def log_cdf(self, value: Any) -> np.ndarray:
-        return logsumexp(log_ndtr((np.asarray(value, dtype=float) - self.means) / self.sds), axis=0) - np.log(len(self.means))
+        return logsumexp(log_ndtr((np.asarray(value, dtype=float) - self.means) / self.sds), axis=0) - np.log(
+            len(self.means)
+        )
 
     def log_prob(self, value: Any) -> np.ndarray:
         off = (np.asarray(value, dtype=float) - self.means) / self.sds

@@ -230,7 +230,9 @@ class RobustGaussianHMM(BaseEstimator):
         wanted = np.concatenate([self.transmat_.T - np.eye(size), np.ones((1, size))])
         return np.linalg.lstsq(wanted, np.append(np.zeros(size), 1.0), rcond=None)[0]
 
-    def sample(self, n_samples: int = 1, random_state: Any = None, currstate: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def sample(
+        self, n_samples: int = 1, random_state: Any = None, currstate: int | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """A new sequence and its states, starting from `currstate` if given."""
         self._check_fitted()
         if n_samples < 1:
@@ -268,7 +270,9 @@ class RobustGaussianHMM(BaseEstimator):
     def _states(self) -> Components:
         factors = covariance.factor(self.covariance_type, self.covariances_)
         size = len(self.means_)
-        return Components(self.covariance_type, np.full(size, 1.0 / size), self.means_, self.covariances_, factors, self.dofs_)
+        return Components(
+            self.covariance_type, np.full(size, 1.0 / size), self.means_, self.covariances_, factors, self.dofs_
+        )
 
     def _seen(self, X: Any, lengths: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._check_fitted()
@@ -301,6 +305,3 @@ def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> RobustGau
     for name, value in {**meta["values"], **arrays}.items():
         setattr(model, name, value)
     return model
-
-
-

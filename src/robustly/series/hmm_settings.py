@@ -58,7 +58,9 @@ def read_rows(X: Any, lengths: Any, dim: int | None = None) -> tuple[np.ndarray,
     wrong = np.argwhere(np.abs(np.where(np.isnan(rows), 0.0, rows)) > LARGEST_VALUE)
     if len(wrong):
         row, column = wrong[0]
-        raise DataError(f"X holds {rows[row, column]:.3g} in row {row}, column {column}, which is out of range. Mark it as NaN.")
+        raise DataError(
+            f"X holds {rows[row, column]:.3g} in row {row}, column {column}, which is out of range. Mark it as NaN."
+        )
     if lengths is None:
         return rows, np.array([len(rows)])
     sizes = np.atleast_1d(np.asarray(lengths))
@@ -98,7 +100,9 @@ def filled_rows(rows: np.ndarray, size: int) -> np.ndarray:
         raise DataError(f"column {column} of X has no value at all. Drop it.")
     known = rows[~gaps.all(axis=1)]
     if len(known) < size:
-        raise DataError(f"{len(known)} rows have a value for n_components={size}; each state needs at least one. Lower n_components.")
+        raise DataError(
+            f"{len(known)} rows have a value for n_components={size}; each state needs at least one. Lower n_components."
+        )
     complete = rows[~gaps.any(axis=1)]
     if len(complete) >= max(10 * size * rows.shape[1], len(known) // 2):
         return complete

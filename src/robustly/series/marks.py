@@ -30,6 +30,8 @@ from robustly.series.disturbances import Disturbances, Smoothed
 SHARE_PRIOR = (1.0, 30.0)
 WIDTH, WIDTH_SPREAD = 5.0, 0.6
 BURN, KEPT, SWAPS = 200, 600, 2
+# Every so many draws the marks themselves are kept, for questions about several steps at once.
+THIN = 3
 CERTAIN = 1e-12
 
 
@@ -47,6 +49,8 @@ class Marks:
     share: np.ndarray
     """Posterior mean of π, (S,)."""
     accepted: dict[str, float]
+    drawn: np.ndarray
+    """Marks of the chain's draws, (draws, S, T)."""
 
 
 def log_odds(
@@ -128,10 +132,18 @@ class _Chain:
             if not turned.any():
                 return True
         before = self.posterior, self.seen, self.odds, self.marked
-        forth = self._log_single(self.odds, self.marked, turned) if single else self._log_turn(self.odds, self.marked, turned)
+        forth = (
+            self._log_single(self.odds, self.marked, turned)
+            if single
+            else self._log_turn(self.odds, self.marked, turned)
+        )
         self.marked = self.marked ^ turned
         self.look()
-        back = self._log_single(self.odds, self.marked, turned) if single else self._log_turn(self.odds, self.marked, turned)
+        back = (
+            self._log_single(self.odds, self.marked, turned)
+            if single
+            else self._log_turn(self.odds, self.marked, turned)
+        )
         if np.log(self.random.random()) < self.posterior - before[0] + back - forth:
             return True
         self.posterior, self.seen, self.odds, self.marked = before
@@ -198,7 +210,7 @@ def mark_steps(
     total, batches = np.zeros(shape), []
     sums = np.zeros((3, len(width)))
     counts = {"turn": 0.0, "swap": 0.0, "walk": 0.0}
-    batch = np.zeros(shape)
+    batch, drawn = np.zeros(shape), []
     for sweep in range(burn + kept):
         walked = chain.walk(scale * root @ random.standard_normal(size))
         swapped = sum(chain.swap() for _ in range(SWAPS))
@@ -210,6 +222,8 @@ def mark_steps(
             held = np.array([max(chain.params[site.parameter], 0.0) for site in model.sites])
             count, n = chain.marked.sum(axis=1), model.active.sum(axis=1)
             sums += np.array([np.sqrt(held), chain.width, (count + SHARE_PRIOR[0]) / (n + sum(SHARE_PRIOR))])
+            if (sweep - burn) % THIN == 0:
+                drawn.append(chain.marked.copy())
             if (sweep - burn + 1) % (kept // 20) == 0:
                 batches.append(batch / (kept // 20))
                 batch = np.zeros(shape)
@@ -226,7 +240,7 @@ def mark_steps(
                 root, scale = np.linalg.cholesky(spread), 2.38 / np.sqrt(size)
     error = np.std(batches, axis=0, ddof=1) / np.sqrt(len(batches))
     core, wide, share = sums / kept
-    return Marks(total / kept, error, core, wide, share, counts)
+    return Marks(total / kept, error, core, wide, share, counts, np.array(drawn))
 
 
 def _sight(information: np.ndarray, active: np.ndarray) -> float:
@@ -244,6 +258,24 @@ def _first_marks(model: Disturbances, params: np.ndarray, factors: np.ndarray) -
         params[site.parameter] *= middle
         marked[s] = site.active & (factors[s] > max(20.0 * middle, np.quantile(factors[s][site.active], 0.9)))
     return params, marked
+
+
+def near(drawn: np.ndarray, within: int) -> np.ndarray:
+    """For every step, how often some mark lies within so many steps of it; `drawn` is (draws, T)."""
+    found = drawn.copy()
+    for shift in range(1, within + 1):
+        found[:, shift:] |= drawn[:, :-shift]
+        found[:, :-shift] |= drawn[:, shift:]
+    return found.mean(axis=0)
+
+
+def apart(order: np.ndarray, within: int) -> np.ndarray:
+    """Steps in their order without those within so many steps of an earlier one."""
+    kept: list[int] = []
+    for step in order:
+        if all(abs(int(step) - one) > within for one in kept):
+            kept.append(int(step))
+    return np.array(kept, dtype=int)
 
 
 def by_local_fdr(probability: np.ndarray, fdr: float) -> np.ndarray:

@@ -39,7 +39,9 @@ class LocalizedSeries:
         for site, given in (fixed or {}).items():
             for word, value in given.items():
                 if word != "dof":
-                    raise LocalizeError(f'fixed= holds "dof" of a disturbance; got "{word}".{did_you_mean(word, ["dof"])}')
+                    raise LocalizeError(
+                        f'fixed= holds "dof" of a disturbance; got "{word}".{did_you_mean(word, ["dof"])}'
+                    )
                 if not value > 0:
                     raise LocalizeError(f"dof is a positive number; got {value}.")
                 self.held[list(sites).index(site)] = float(value)
@@ -97,11 +99,16 @@ class LocalizedSeries:
             return search.at_gaussian(space, plain, likelihood)
         if method in ("bound", "em"):
             return search.by_bound(space, plain, max_steps, rtol, rounds=1 if method == "em" else meanfield.MAX_ROUNDS)
+        if self.disturbances.steps > 2 * search.STRETCH:
+            # Importance weights of so many steps are worth nothing; see docs/series.md.
+            return search.by_stretch(space, plain, max_steps)
         best = search.by_leaving_out(space, plain, max_steps)
         return search.by_sampling(space, best, draws, seed) if method == "sampled" else best
 
 
-def _result(space: search.Space, best: search.Best, plain: np.ndarray, likelihood: float, seed: int, limit: list[int]) -> SeriesFit:
+def _result(
+    space: search.Space, best: search.Best, plain: np.ndarray, likelihood: float, seed: int, limit: list[int]
+) -> SeriesFit:
     model = space.model
     params, dofs = space.split(best.vector)
     labels, scales = _labels(space)
@@ -168,7 +175,9 @@ def natural(space: search.Space, vector: np.ndarray) -> np.ndarray:
 
 def _jacobian(space: search.Space, vector: np.ndarray, step: float = 1e-5) -> np.ndarray:
     shifts = step * np.eye(len(vector))
-    return np.stack([(natural(space, vector + one) - natural(space, vector - one)) / (2 * step) for one in shifts], axis=1)
+    return np.stack(
+        [(natural(space, vector + one) - natural(space, vector - one)) / (2 * step) for one in shifts], axis=1
+    )
 
 
 def _told(
@@ -192,7 +201,9 @@ def _told(
     for site in model.sites:
         params = model.variances
         if params[model.sites.index(site)] <= 1e-8 * max(params.max(), 1e-300):
-            notes.append(f'the core of "{site.name}" does not move: its scale is zero, and what moves it are single steps.')
+            notes.append(
+                f'the core of "{site.name}" does not move: its scale is zero, and what moves it are single steps.'
+            )
     return outcome, notes
 
 
@@ -220,7 +231,9 @@ def check_series(model: Any) -> None:
     spread = np.array([np.ptp(column[~np.isnan(column)]) if (~np.isnan(column)).any() else 0.0 for column in values.T])
     if (spread == 0).any():
         held = values[:, int(np.argmin(spread))]
-        raise DataError(f"the series is constant ({held[~np.isnan(held)][0]:g} at every step): nothing varies that could be fitted.")
+        raise DataError(
+            f"the series is constant ({held[~np.isnan(held)][0]:g} at every step): nothing varies that could be fitted."
+        )
     check_spacing(getattr(model.data, "row_labels", None))
 
 
@@ -239,7 +252,9 @@ def check_spacing(index: Any) -> None:
     else:
         return
     usual = float(np.median(gaps))
-    off = np.flatnonzero(~(np.abs(gaps - usual) <= 1e-3 * abs(usual))) if usual > 0 else np.array([int(np.argmin(gaps))])
+    off = (
+        np.flatnonzero(~(np.abs(gaps - usual) <= 1e-3 * abs(usual))) if usual > 0 else np.array([int(np.argmin(gaps))])
+    )
     # Months and quarters differ in length; a calendar that pandas knows was let pass above.
     if len(off):
         t = int(off[0])

@@ -15,7 +15,7 @@ import numpy as np
 from robustly import persist
 from robustly.errors import DataError, FitError, IdentifiabilityWarning, ModelError, did_you_mean, names
 from robustly.fit.outcome import Outcome
-from robustly.series.marks import Marks, by_local_fdr
+from robustly.series.marks import Marks, apart, by_local_fdr, near
 
 
 class SeriesSource(Protocol):
@@ -85,7 +85,8 @@ class SeriesFit:
     def hyperparameters(self) -> dict[str, dict[str, float]]:
         """``dof`` and ``scale`` of each localized disturbance; infinite dof is the normal."""
         return {
-            site: {word: self.parameters.get(f"{site}.{word}", np.inf) for word in ("dof", "scale")} for site in self.sites
+            site: {word: self.parameters.get(f"{site}.{word}", np.inf) for word in ("dof", "scale")}
+            for site in self.sites
         }
 
     @cached_property
@@ -210,9 +211,28 @@ class SeriesFit:
         """
         return self._chosen(self.outlier_probability, fdr, level)
 
-    def breaks(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
-        """Steps at which a component jumps (the first value after the jump), most probable first; as :meth:`outliers`."""
-        return self._chosen(self.break_probability, fdr, level)
+    def breaks(self, fdr: float | None = None, level: float | None = None, *, within: int = 0) -> np.ndarray:
+        """Steps at which a component jumps (the first value after the jump), most probable first; as :meth:`outliers`.
+
+        Often the series is sure that there is a break but not at which of a few steps. With `within`, a step stands for all
+        that lie within so many steps of it: it is listed where some break near it is probable, and is false only if there is
+        none so near.
+        """
+        if within < 0:
+            raise ModelError(f"within is a number of steps, 0 or more; got {within}.")
+        if within == 0:
+            return self._chosen(self.break_probability, fdr, level)
+        order = apart(np.argsort(-self.break_probability, kind="stable"), within)
+        chosen = self._chosen(self.break_probability_within(within)[order], fdr, level)
+        return order[chosen]
+
+    def break_probability_within(self, steps: int) -> np.ndarray:
+        """For every step, how probable it is that some component jumps at most so many steps from it, (T,)."""
+        exactly = self.break_probability
+        sites = [s for s, kind in enumerate(self.break_sites) if kind]
+        drawn = self.marks.drawn[:, sites].any(axis=1)
+        moved = np.concatenate([np.zeros((len(drawn), 1), dtype=bool), drawn[:, :-1]], axis=1)
+        return np.maximum(near(moved, steps), exactly)
 
     def _chosen(self, probability: np.ndarray, fdr: float | None, level: float | None) -> np.ndarray:
         if fdr is not None and level is not None:
@@ -298,7 +318,7 @@ class SeriesFit:
         if self.source is not None or self.saved_marks is not None:
             found = self.marks
             marks = found.accepted
-            for name in ("probability", "error", "core", "width", "share"):
+            for name in ("probability", "error", "core", "width", "share", "drawn"):
                 arrays[f"marks:{name}"] = getattr(found, name)
         plain = ("parameters", "labels", "log_likelihood", "log_likelihood_error", "effective_draws", "bound",
                  "classical_log_likelihood", "classical_parameters", "approximation", "sites", "break_sites", "is_bound",
@@ -319,7 +339,8 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
     accepted = meta.pop("marks")
     marks = None
     if accepted is not None:
-        marks = Marks(*(arrays[f"marks:{n}"] for n in ("probability", "error", "core", "width", "share")), accepted)
+        parts = {name: arrays[f"marks:{name}"] for name in ("probability", "error", "core", "width", "share", "drawn")}
+        marks = Marks(**parts, accepted=accepted)
     fit = SeriesFit(
         **{name: arrays[name] for name in ("vector", "jacobian", "curve", "evidence", "observed", "values", "weights", "factors")},
         smoothed={n.removeprefix("component:"): (a[0], a[1]) for n, a in arrays.items() if n.startswith("component:")},

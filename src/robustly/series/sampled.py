@@ -89,9 +89,7 @@ def log_prior(logs: np.ndarray, dofs: np.ndarray, active: np.ndarray) -> np.ndar
     return np.where(active, density, 0.0).sum(axis=(1, 2))
 
 
-def likelihoods(
-    model: Disturbances, params: np.ndarray, draws: Draws, only: np.ndarray | None = None
-) -> np.ndarray:
+def likelihoods(model: Disturbances, params: np.ndarray, draws: Draws, only: np.ndarray | None = None) -> np.ndarray:
     """log p(y | λ) of every draw, or of those in `only` (others are −∞)."""
     found = np.full(len(draws.logs), -np.inf)
     for n in range(len(found)) if only is None else only:

@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from robustly.errors import FitError
 from robustly.fit.outcome import Outcome
 from robustly.series import meanfield
-from robustly.series.disturbances import Disturbances
+from robustly.series.disturbances import Disturbances, clone
 from robustly.series.leaveout import LeftOut, leave_out
 from robustly.series.meanfield import LARGEST_DOF, LEAST_DOF
 from robustly.series.sampled import LEAST_EFFECTIVE, Draws, Estimate, draw, estimate, worth_keeping
@@ -64,7 +64,9 @@ class Space:
         free = np.array(self.model.model.untransform_params(params), dtype=float)
         if not len(self.unit):
             size = np.abs(free)
-            self.unit = np.where(size > 1e-8 * max(size.max(initial=0.0), 1e-300), size, max(size.max(initial=1.0), 1e-8))
+            self.unit = np.where(
+                size > 1e-8 * max(size.max(initial=0.0), 1e-300), size, max(size.max(initial=1.0), 1e-8)
+            )
         return np.concatenate([free / self.unit, np.log(np.clip(dofs[self.fitted], LEAST_DOF, LARGEST_DOF))])
 
     @property
@@ -146,7 +148,9 @@ def gaussian(model: Disturbances, params: np.ndarray, max_steps: int = 200) -> t
     again = climb(value, best.x, space.bounds, max_steps)
     best = min(best, again, key=lambda one: one.fun)
     if not np.isfinite(best.fun) or best.fun >= -VERY_LOW:
-        raise FitError("the plain model has no finite likelihood at its start values. Give start= values that it can take.")
+        raise FitError(
+            "the plain model has no finite likelihood at its start values. Give start= values that it can take."
+        )
     return space.split(best.x)[0], -float(best.fun)
 
 
@@ -156,13 +160,17 @@ def at_gaussian(space: Space, params: np.ndarray, likelihood: float) -> Best:
     dofs = np.full(len(model.sites), np.inf)
     vector = space.join(params, dofs)
     ones = model.ones()
-    curve = curvature(lambda at: model.log_likelihood(space.split(at)[0], ones), vector, likelihood, np.full(len(vector), 1e-2))
+    curve = curvature(
+        lambda at: model.log_likelihood(space.split(at)[0], ones), vector, likelihood, np.full(len(vector), 1e-2)
+    )
     left = leave_out(model, params, dofs, max_rounds=1)
     left = replace(left, factors=ones, evidence=likelihood, tilted=replace(left.tilted, mean=ones))
     return Best(vector, likelihood, curve, Outcome("converged", "the plain model.", 0), "gaussian", left)
 
 
-def by_leaving_out(space: Space, params: np.ndarray, max_steps: int, start_dofs: tuple[float, ...] = START_DOFS) -> Best:
+def by_leaving_out(
+    space: Space, params: np.ndarray, max_steps: int, start_dofs: tuple[float, ...] = START_DOFS
+) -> Best:
     """Maximise the leave-one-out evidence from the Gaussian estimates, with the tails that suit these best to begin with."""
     model = space.model
     factors = {"here": model.ones()}
@@ -197,6 +205,58 @@ def by_leaving_out(space: Space, params: np.ndarray, max_steps: int, start_dofs:
     return Best(vector, left.evidence, curve, outcome, "leave-one-out", left)
 
 
+def by_stretch(space: Space, params: np.ndarray, max_steps: int) -> Best:
+    """For a long series: climb on a stretch of it, then take Newton steps on the whole with the stretch's curvature."""
+    model = space.model
+    length = model.steps
+    endog = np.array(model.model.endog, dtype=float).reshape(length, -1)
+    exog = getattr(model.model, "exog", None)
+    low = (length - STRETCH) // 2
+    part = slice(low, low + STRETCH)
+    piece = clone(model.model, endog[part], None if exog is None else np.asarray(exog)[part])
+    small = Space(Disturbances(piece, [site.name for site in model.sites]), space.held)
+    start = by_leaving_out(small, params, max_steps)
+    vector = space.join(*small.split(start.vector))
+    factors = {"here": model.ones()}
+    low_end, high_end = _ends(space)
+    small_unit = small.unit / space.unit
+    stretch = np.concatenate([small_unit, np.ones(len(space.fitted))])
+    size = _newton_matrix(start.curve / stretch[:, None] / stretch) * (length / STRETCH)
+
+    def value(at: np.ndarray) -> float:
+        found = leave_out(model, *space.split(at), factors["here"], tol=1e-9)
+        factors["here"] = found.factors
+        return found.evidence
+
+    nearby = lambda at: leave_out(model, *space.split(at), factors["here"], max_rounds=NEARBY_ROUNDS).evidence
+    unit = 1.0 / np.sqrt(np.maximum(np.diag(size), 1e-12))
+    top, converged, steps = value(vector), False, 0
+    for steps in range(1, 2 * MOST_CHORDS + 1):
+        slope = np.array([(nearby(vector + 0.2 * h) - nearby(vector - 0.2 * h)) / 0.4 for h in np.diag(unit)])
+        move = unit * np.linalg.solve(size * unit[:, None] * unit, slope)
+        gain, shrink, before = 0.5 * float(slope @ (move / unit)), 1.0, top
+        while shrink > 0.05:
+            ahead = np.clip(vector + shrink * move, low_end, high_end)
+            there = value(ahead)
+            if there > before:
+                vector, top = ahead, there
+                break
+            shrink *= 0.4
+        converged = gain < 0.01 or top - before < 0.01
+        if converged:
+            break
+    curve = curvature(nearby, vector, top, unit)
+    left = best_left_out(model, *space.split(vector), factors["here"])
+    outcome = _outcome(converged, start.outcome.steps + steps, max_steps)
+    return Best(vector, left.evidence, curve, outcome, "leave-one-out", left)
+
+
+def _ends(space: Space) -> tuple[np.ndarray, np.ndarray]:
+    low = np.array([-np.inf if one is None else one for one, _ in space.bounds])
+    high = np.array([np.inf if one is None else one for _, one in space.bounds])
+    return low, high
+
+
 def best_left_out(model: Disturbances, params: np.ndarray, dofs: np.ndarray, factors: np.ndarray) -> LeftOut:
     """From `factors` and from scratch, the higher: neighbouring steps can be explained in more than one way."""
     found = [leave_out(model, params, dofs, start, tol=1e-9, keep=True) for start in (factors, None)]
@@ -211,8 +271,7 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
     vector, steps = best.vector, 0
     size = _newton_matrix(best.curve)
     unit = 1.0 / np.sqrt(np.maximum(np.diag(size), 1e-12))
-    low, high = (np.array([-np.inf if one is None else one for one in side]) for side in zip(*space.bounds))
-    high = np.where(np.isneginf(high), np.inf, high)
+    low, high = _ends(space)
     converged = False
     for turn in range(2):
         natural, dofs = space.split(vector)
@@ -305,4 +364,6 @@ def by_bound(space: Space, params: np.ndarray, max_steps: int, rtol: float, roun
 def _outcome(converged: bool, steps: int, max_steps: int) -> Outcome:
     if converged:
         return Outcome("converged", "the evidence moves no more.", steps)
-    return Outcome("max_steps", f"{max_steps} steps were not enough. Raise max_steps, or hold a variance or dof.", steps)
+    return Outcome(
+        "max_steps", f"{max_steps} steps were not enough. Raise max_steps, or hold a variance or dof.", steps
+    )

@@ -9,11 +9,14 @@ import numpy as np
 from scipy.special import gammaincinv
 
 from robustly.errors import DataError, ModelError
-from robustly.series.disturbances import Disturbances
+from robustly.series.disturbances import Disturbances, clone
 from robustly.series.forecast import Forecast, NormalMixture
 from robustly.series.leaveout import leave_out
 from robustly.series.marks import Marks, mark_steps
 from robustly.series.sampled import LEAST_EFFECTIVE, Draws, Estimate, draw, estimate
+
+# Chains of marks run on at most this many steps; longer series are cut into windows with margins.
+LONGEST_CHAIN, WINDOW, MARGIN = 3000, 2000, 60
 
 
 @dataclass
@@ -40,7 +43,29 @@ class Source:
         return cls(behind, params, dofs, fit.factors)
 
     def marks(self, seed: int) -> Marks:
-        return mark_steps(self.model, self.params, self.factors, seed)
+        """Of a long series in stretches that overlap: what is far away says nothing of a mark."""
+        length = self.model.steps
+        if length <= LONGEST_CHAIN:
+            return mark_steps(self.model, self.params, self.factors, seed)
+        model = self.model.model
+        endog = np.array(model.endog, dtype=float).reshape(length, -1)
+        exog = getattr(model, "exog", None)
+        parts, owned = [], np.array_split(np.arange(length), -(-length // WINDOW))
+        for number, mine in enumerate(owned):
+            low, high = max(int(mine[0]) - MARGIN, 0), min(int(mine[-1]) + 1 + MARGIN, length)
+            near = clone(model, endog[low:high], None if exog is None else np.asarray(exog)[low:high])
+            piece = Disturbances(near, [site.name for site in self.model.sites])
+            found = mark_steps(piece, self.params, self.factors[:, low:high], seed + number)
+            parts.append((found, slice(int(mine[0]) - low, int(mine[-1]) + 1 - low)))
+        share = [len(mine) / length for mine in owned]
+        mean = lambda name: sum(w * getattr(found, name) for w, (found, _) in zip(share, parts))
+        return Marks(
+            np.concatenate([found.probability[:, part] for found, part in parts], axis=1),
+            np.concatenate([found.error[:, part] for found, part in parts], axis=1),
+            mean("core"), mean("width"), mean("share"),
+            {move: sum(w * found.accepted[move] for w, (found, _) in zip(share, parts)) for move in parts[0][0].accepted},
+            np.concatenate([found.drawn[:, :, part] for found, part in parts], axis=2),
+        )  # fmt: skip
 
     def past(self, number: int, random: np.random.Generator) -> np.ndarray:
         """Draws of the past variance factors given the series, (number, S, T)."""
@@ -55,8 +80,12 @@ class Source:
         columns = model.k_endog
         if not 0 <= column < columns:
             raise ModelError(f"column is one of 0 to {columns - 1}; got {column}.")
-        endog = np.concatenate([np.array(model.endog, dtype=float).reshape(-1, columns), np.full((steps, columns), np.nan)])
-        longer = Disturbances(_clone(model, endog, _longer(model, exog, steps)), [site.name for site in self.model.sites])
+        endog = np.concatenate(
+            [np.array(model.endog, dtype=float).reshape(-1, columns), np.full((steps, columns), np.nan)]
+        )
+        longer = Disturbances(
+            clone(model, endog, _longer(model, exog, steps)), [site.name for site in self.model.sites]
+        )
         past, length = self.past(draws, random), self.model.steps
         means, sds = np.empty((draws, steps)), np.empty((draws, steps))
         for n in range(draws):
@@ -89,7 +118,7 @@ class Source:
                 continue
             known = np.where(np.arange(len(endog)) < t, endog, np.nan)[: t + 1]
             exog = None if getattr(model, "exog", None) is None else np.asarray(model.exog)[: t + 1]
-            short = Disturbances(_clone(model, known, exog), [site.name for site in self.model.sites])
+            short = Disturbances(clone(model, known, exog), [site.name for site in self.model.sites])
             past = draw_past(short, self.params, self.dofs, None, draws, random)
             means, variances = np.empty(draws), np.empty(draws)
             for n in range(draws):
@@ -106,7 +135,12 @@ class Source:
 
 
 def draw_past(
-    model: Disturbances, params: np.ndarray, dofs: np.ndarray, factors: np.ndarray | None, number: int, random: np.random.Generator
+    model: Disturbances,
+    params: np.ndarray,
+    dofs: np.ndarray,
+    factors: np.ndarray | None,
+    number: int,
+    random: np.random.Generator,
 ) -> np.ndarray:
     """Variance factors given the series: importance draws resampled, or, where too few would count, the leave-one-out laws."""
     left = leave_out(model, params, dofs, factors, keep=True)
@@ -127,20 +161,6 @@ def _prior_factors(dofs: np.ndarray, steps: int, random: np.random.Generator) ->
     return np.minimum(found, 1e12)
 
 
-def _clone(model: Any, endog: np.ndarray, exog: np.ndarray | None) -> Any:
-    """The same model of another stretch."""
-    import warnings
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return model.clone(endog, exog=exog) if exog is not None else model.clone(endog)
-    except NotImplementedError as error:
-        raise ModelError(
-            f"{type(model).__name__} cannot be made for a longer series: it has no clone(endog, exog). Add one to the class."
-        ) from error
-
-
 def _longer(model: Any, exog: Any, steps: int) -> np.ndarray | None:
     """The regressors with those of the new steps behind them."""
     old = getattr(model, "exog", None)
@@ -150,10 +170,18 @@ def _longer(model: Any, exog: Any, steps: int) -> np.ndarray | None:
         return None
     old = np.asarray(old, dtype=float).reshape(int(model.nobs), -1)
     if exog is None:
-        raise DataError(f"the model has {old.shape[1]} regressors; give their {steps} new rows: forecast(steps, exog=...).")
-    new = np.asarray(exog, dtype=float).reshape(-1, old.shape[1]) if np.size(exog) % old.shape[1] == 0 else np.zeros((0, 1))
+        raise DataError(
+            f"the model has {old.shape[1]} regressors; give their {steps} new rows: forecast(steps, exog=...)."
+        )
+    new = (
+        np.asarray(exog, dtype=float).reshape(-1, old.shape[1])
+        if np.size(exog) % old.shape[1] == 0
+        else np.zeros((0, 1))
+    )
     if new.shape != (steps, old.shape[1]) or not np.isfinite(new).all():
-        raise DataError(f"exog has {steps} rows and {old.shape[1]} columns of finite numbers here; got shape {np.shape(exog)}.")
+        raise DataError(
+            f"exog has {steps} rows and {old.shape[1]} columns of finite numbers here; got shape {np.shape(exog)}."
+        )
     return np.concatenate([old, new])
 
 
@@ -168,7 +196,9 @@ def _labels_after(model: Any, steps: int) -> list[str]:
     return [str(length + h) for h in range(steps)]
 
 
-def components_of(model: Disturbances, params: np.ndarray, factors: np.ndarray) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def components_of(
+    model: Disturbances, params: np.ndarray, factors: np.ndarray
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Smoothed components and the signal: mean and standard deviation by step."""
     from statsmodels.tsa.statespace.structural import UnobservedComponents, UnobservedComponentsResults
 
