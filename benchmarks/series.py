@@ -78,7 +78,11 @@ def judge(seed: int, marked: bool) -> dict[str, float]:
 
 def simulated(sets: int) -> list[str]:
     lines = ["| | with outliers and shifts | clean |", "|---|---|---|"]
-    both = [[judge(1000 + seed, marked) for seed in range(sets)] for marked in (True, False)]
+    both: list[list[dict[str, float]]] = [[], []]
+    for seed in range(sets):
+        for runs, marked in zip(both, (True, False)):
+            runs.append(judge(1000 + seed, marked))
+            print(seed, marked, {name: round(value, 3) for name, value in runs[-1].items()}, flush=True)
     for name in (
         "fdr_outliers",
         "fdr_breaks",

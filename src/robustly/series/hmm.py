@@ -139,7 +139,7 @@ class RobustGaussianHMM(BaseEstimator):
     @on_one_thread
     def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, np.ndarray]:
         """The log likelihood of all rows, and the probabilities of the states at each, (T, K)."""
-        rows, ends, density = self._seen(X, lengths)
+        _, ends, density = self._seen(X, lengths)
         share = np.empty_like(density)
         likelihood = recursions.forward(density, self.startprob_, self.transmat_, ends, share)
         recursions.backward(self.transmat_, ends, share, np.zeros_like(self.transmat_))

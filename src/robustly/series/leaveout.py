@@ -141,7 +141,8 @@ def _grid(nu: float, u: np.ndarray, d: np.ndarray, base: float, size: int) -> tu
     """Ends of the log precisions worth looking at.
 
     Above, the law with the disturbance known to be zero. Below, the prior's tail, or, if that comes first, where the
-    likelihood has long been falling too: a variance beyond the squared disturbance and the error with which it is seen.
+    likelihood has long been falling too: a variance beyond the squared disturbance and the error with which it is seen. A
+    disturbance that is seen to be large pulls its precision below the prior's tail, to the law with the disturbance known.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         square = np.where(d > 0, (u / d) ** 2, 0.0).sum(axis=0) / base
@@ -149,6 +150,7 @@ def _grid(nu: float, u: np.ndarray, d: np.ndarray, base: float, size: int) -> tu
     shape = 0.5 * (nu + size)
     tail = math.log(gammaincinv(0.5 * nu, TAIL) / (0.5 * nu))
     low = np.maximum(tail, math.log(gammaincinv(shape, TAIL) / shape) - np.log1p(square + seen))
+    low = np.minimum(low, math.log(gammaincinv(shape, TAIL)) - np.log(0.5 * (nu + square)))
     high = math.log(gammaincinv(shape, 1.0 - TAIL) / (0.5 * nu))
     return low, (high - low) / (POINTS - 1)
 

@@ -18,7 +18,7 @@ from robustly.series.source import Source, components_of
 METHODS = ("sampled", "leave-one-out", "bound", "em")
 # More degrees of freedom than this are the normal.
 NEARLY_NORMAL = 0.6 * LARGEST_DOF
-DRAWS = 300
+DRAWS = 200
 HOW = {
     "sampled": "importance sampling of the precisions",
     "leave-one-out": "leaving one step out at a time",
@@ -84,7 +84,7 @@ class LocalizedSeries:
         while True:
             space = search.Space(model, held)
             best = self._search(space, plain, likelihood, method, draws, seed, max_steps, rtol)
-            params, dofs = space.split(best.vector)
+            dofs = space.split(best.vector)[1]
             light = [s for s in space.fitted if dofs[s] >= NEARLY_NORMAL]
             if not light:
                 break

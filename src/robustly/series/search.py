@@ -231,7 +231,8 @@ def by_stretch(space: Space, params: np.ndarray, max_steps: int) -> Best:
     nearby = lambda at: leave_out(model, *space.split(at), factors["here"], max_rounds=NEARBY_ROUNDS).evidence
     unit = 1.0 / np.sqrt(np.maximum(np.diag(size), 1e-12))
     top, converged, steps = value(vector), False, 0
-    for steps in range(1, 2 * MOST_CHORDS + 1):
+    while steps < 2 * MOST_CHORDS and not converged:
+        steps += 1
         slope = np.array([(nearby(vector + 0.2 * h) - nearby(vector - 0.2 * h)) / 0.4 for h in np.diag(unit)])
         move = unit * np.linalg.solve(size * unit[:, None] * unit, slope)
         gain, shrink, before = 0.5 * float(slope @ (move / unit)), 1.0, top
@@ -243,8 +244,6 @@ def by_stretch(space: Space, params: np.ndarray, max_steps: int) -> Best:
                 break
             shrink *= 0.4
         converged = gain < 0.01 or top - before < 0.01
-        if converged:
-            break
     curve = curvature(nearby, vector, top, unit)
     left = best_left_out(model, *space.split(vector), factors["here"])
     outcome = _outcome(converged, start.outcome.steps + steps, max_steps)
