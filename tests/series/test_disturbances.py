@@ -85,7 +85,7 @@ def test_other_models_of_statsmodels_are_taken_as_far_as_their_matrices_allow():
     seen = Disturbances(factor, ["sigma2.y2"])
     assert seen.sites[0].matrix == "obs_cov"
     assert seen.sites[0].entries.tolist() == [1]
-    with pytest.raises(rb.LocalizeError, match='no disturbance "levle".*Did you mean "level"'):
+    with pytest.raises(rb.LocalizeError, match=r'no disturbance "levle".*Did you mean "level"'):
         Disturbances(local_level(rng.normal(size=30)), ["levle"])
     with pytest.raises(rb.LocalizeError, match="not the variance of one disturbance"):
         Disturbances(factor, ["loading.f1.y1"])

@@ -194,6 +194,11 @@ class Disturbances:
         return np.ones((len(self.sites), self.steps))
 
 
+def free_steps(model: Disturbances, dofs: np.ndarray) -> np.ndarray:
+    """Steps with a precision of their own, (S, T): where the data say something, and the site's law is not the normal."""
+    return model.active & np.isfinite(dofs)[:, None]
+
+
 def _find_site(model: Any, name: str) -> Site:
     """The variance parameter called `name`, and the entries of H or Q that it is."""
     known = list(model.param_names)

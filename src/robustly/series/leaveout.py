@@ -123,7 +123,11 @@ def tilt(model: Disturbances, dofs: np.ndarray, factors: np.ndarray, smoothed: S
     low, step = np.empty(shape), np.empty(shape)
     gain, variance, mean = np.zeros(shape), np.empty(shape), np.ones(shape)
     density = np.zeros((*shape, POINTS)) if keep else np.zeros((1, 1, POINTS))
-    for s, (site, nu) in enumerate(zip(model.sites, np.minimum(dofs, LARGEST_DOF))):
+    for s, (site, nu) in enumerate(zip(model.sites, dofs)):
+        if not np.isfinite(nu):
+            low[s], step[s], variance[s] = 0.0, 0.0, 1.0
+            continue
+        nu = min(nu, LARGEST_DOF)
         u, d = smoothed.score[s], smoothed.information[s]
         base = max(float(model.variances[s]), np.finfo(float).tiny)
         low[s], step[s] = _grid(nu, u, d, base, site.size)

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import digamma, gammaln
 
-from robustly.series.disturbances import Disturbances, Smoothed
+from robustly.series.disturbances import Disturbances, Smoothed, free_steps
 
 MAX_ROUNDS = 200
 # Beyond this many degrees of freedom the law is the normal.
@@ -57,7 +57,7 @@ def start_locals(model: Disturbances, dofs: np.ndarray, mean: np.ndarray | None 
     """Precisions of one, or those given, as laws with the shape that every round gives them."""
     shape = _shapes(model, dofs)
     at = model.ones() if mean is None else mean
-    return Locals(shape, shape / at, model.active)
+    return Locals(shape, shape / at, free_steps(model, dofs))
 
 
 def _shapes(model: Disturbances, dofs: np.ndarray) -> np.ndarray:
@@ -69,7 +69,7 @@ def update(model: Disturbances, dofs: np.ndarray, smoothed: Smoothed) -> Locals:
     """The precisions' laws given the states'."""
     nu = np.minimum(dofs, LARGEST_DOF)[:, None]
     variance = np.maximum(model.variances, np.finfo(float).tiny)[:, None]
-    return Locals(_shapes(model, dofs), 0.5 * (nu + smoothed.square / variance), model.active)
+    return Locals(_shapes(model, dofs), 0.5 * (nu + smoothed.square / variance), free_steps(model, dofs))
 
 
 def penalty(model: Disturbances, dofs: np.ndarray, held: Locals) -> np.ndarray:

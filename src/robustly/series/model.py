@@ -10,7 +10,7 @@ import numpy as np
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.outcome import Outcome, warn_unless_converged
 from robustly.series import meanfield, search
-from robustly.series.disturbances import Disturbances, read_start
+from robustly.series.disturbances import Disturbances, free_steps, read_start
 from robustly.series.meanfield import LARGEST_DOF
 from robustly.series.result import SeriesFit
 from robustly.series.source import Source, components_of
@@ -140,7 +140,7 @@ def _result(
         observed=~np.isnan(values).all(axis=1),
         values=values[:, 0] if values.shape[1] == 1 else values,
         steps=step_names(model.model),
-        weights=np.where(model.active, best.left.tilted.mean, 1.0),
+        weights=np.where(free_steps(model, dofs), best.left.tilted.mean, 1.0),
         factors=best.left.factors,
         smoothed=components_of(model, params, best.left.factors),
         is_bound=best.kind == "bound",

@@ -329,6 +329,7 @@ class SeriesFit:
             "notes": list(self.notes),
             "steps": [str(step) for step in self.steps],
             "marks": marks,
+            "components": list(self.smoothed),
         }
         return persist.write(path, "series", meta, arrays)
 
@@ -343,7 +344,7 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
         marks = Marks(**parts, accepted=accepted)
     fit = SeriesFit(
         **{name: arrays[name] for name in ("vector", "jacobian", "curve", "evidence", "observed", "values", "weights", "factors")},
-        smoothed={n.removeprefix("component:"): (a[0], a[1]) for n, a in arrays.items() if n.startswith("component:")},
+        smoothed={name: tuple(arrays[f"component:{name}"]) for name in meta.pop("components")},
         outcome=Outcome(*meta.pop("outcome")),
         notes=tuple(meta.pop("notes")),
         steps=np.array(meta.pop("steps")),

@@ -72,7 +72,7 @@ def draw(left: LeftOut, active: np.ndarray, number: int, random: np.random.Gener
     tilted = left.tilted
     sites, steps, points = tilted.log_density.shape
     logs, total = np.zeros((number, sites, steps)), np.zeros(number)
-    for s in range(sites):
+    for s in np.flatnonzero(active.any(axis=1)):
         height = tilted.log_density[s] - tilted.log_density[s].max(axis=1, keepdims=True)
         rise = np.diff(height, axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -19,7 +19,7 @@ from scipy.optimize import minimize
 from robustly.errors import FitError
 from robustly.fit.outcome import Outcome
 from robustly.series import meanfield
-from robustly.series.disturbances import Disturbances, clone
+from robustly.series.disturbances import Disturbances, clone, free_steps
 from robustly.series.leaveout import LeftOut, leave_out
 from robustly.series.meanfield import LARGEST_DOF, LEAST_DOF
 from robustly.series.sampled import LEAST_EFFECTIVE, Draws, Estimate, draw, estimate, worth_keeping
@@ -104,7 +104,7 @@ def climb(
     nearby: Callable[[np.ndarray], float] | None = None,
     rtol: float = 1e-10,
 ) -> Any:
-    """L-BFGS with central differences of `nearby` (`value` itself unless given); a point the model does not take is very low."""
+    """L-BFGS with central differences, or forward ones of `nearby`; a point that the model does not take is very low."""
 
     def safe(vector: np.ndarray, look: Callable[[np.ndarray], float] = value) -> float:
         try:
@@ -115,8 +115,10 @@ def climb(
 
     def slope(vector: np.ndarray) -> np.ndarray:
         shifts = step * np.eye(len(vector))
-        look = nearby or value
-        return np.array([(safe(vector + one, look) - safe(vector - one, look)) / (2 * step) for one in shifts])
+        if nearby is None:
+            return np.array([(safe(vector + one) - safe(vector - one)) / (2 * step) for one in shifts])
+        here = safe(vector, nearby)
+        return np.array([(safe(vector + one, nearby) - here) / step for one in shifts])
 
     options = {"maxiter": max_steps, "ftol": rtol, "gtol": 1e-4}
     return minimize(safe, start, jac=slope, method="L-BFGS-B", bounds=bounds, options=options)
@@ -188,11 +190,11 @@ def by_leaving_out(
     first = []
     for start in starts:
         factors["here"] = model.ones()
-        found = climb(value, start, space.bounds, FIRST_STEPS, step=5e-3, nearby=nearby, rtol=1e-6)
+        found = climb(value, start, space.bounds, FIRST_STEPS, step=2e-3, nearby=nearby, rtol=1e-6)
         first.append((found, factors["here"]))
     # Light and heavy tails each have their maximum, of the one and of the other parameters; a few steps tell which is higher.
     ahead, factors["here"] = min(first, key=lambda run: run[0].fun)
-    best = climb(value, ahead.x, space.bounds, max_steps, step=5e-3, nearby=nearby, rtol=1e-7)
+    best = climb(value, ahead.x, space.bounds, max_steps, step=2e-3, nearby=nearby, rtol=1e-7)
     best.nit += ahead.nit
     if best.fun >= -VERY_LOW:
         raise FitError("the evidence is not finite at the Gaussian estimates. Look at the series for extreme values.")
@@ -275,7 +277,7 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
     for turn in range(2):
         natural, dofs = space.split(vector)
         left = best_left_out(model, natural, dofs, best.left.factors)
-        draws = draw(left, model.active, number, random)
+        draws = draw(left, free_steps(model, dofs), number, random)
         here = estimate(model, natural, dofs, draws)
         if here.effective < LEAST_EFFECTIVE:
             return replace(best, tried_sampling=True, effective=here.effective)
@@ -309,7 +311,7 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
     outcome = _outcome(converged, best.outcome.steps + steps, MOST_CHORDS)
     # At its own maximum an estimate flatters itself; fresh draws do not.
     left = best_left_out(model, natural, dofs, left.factors)
-    draws = draw(left, model.active, max(number, FINAL_DRAWS), random)
+    draws = draw(left, free_steps(model, dofs), max(number, FINAL_DRAWS), random)
     here = estimate(model, natural, dofs, draws)
     if here.effective < LEAST_EFFECTIVE:
         return replace(best, tried_sampling=True, effective=here.effective)

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.special import gammaincinv
 
 from robustly.errors import DataError, ModelError
-from robustly.series.disturbances import Disturbances, clone
+from robustly.series.disturbances import Disturbances, clone, free_steps
 from robustly.series.forecast import Forecast, NormalMixture
 from robustly.series.leaveout import leave_out
 from robustly.series.marks import Marks, mark_steps
@@ -144,7 +144,7 @@ def draw_past(
 ) -> np.ndarray:
     """Variance factors given the series: importance draws resampled, or, where too few would count, the leave-one-out laws."""
     left = leave_out(model, params, dofs, factors, keep=True)
-    draws = draw(left, model.active, number, random)
+    draws = draw(left, free_steps(model, dofs), number, random)
     found = estimate(model, params, dofs, draws)
     if found.effective >= LEAST_EFFECTIVE:
         chosen = random.choice(number, number, p=found.weights)
