@@ -12,6 +12,9 @@ seen. Marks, standard deviations and widths are drawn together by Metropolis mov
 - all marks at once, each turned over with its exact conditional probability given all others, which one smoothing pass gives
   for every step (see :mod:`robustly.series.leaveout`), accepted or not as a whole;
 - one mark moved to a neighbouring step or to another site, so that "an outlier here" and "a break there" compete;
+- all marks of two neighbouring steps drawn anew from their joint conditional law, at places that looked doubtful early on: an
+  outlier is also a break forth and one back;
+- one mark turned over together with a new standard deviation of its site: a level that jumps once, or one that wanders;
 - a random walk of the standard deviations and widths.
 
 The probability of a mark is the mean of its conditional probabilities over the chain, so its Monte-Carlo error is small.
@@ -19,6 +22,7 @@ The probability of a mark is the mean of its conditional probabilities over the 
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +36,11 @@ WIDTH, WIDTH_SPREAD = 5.0, 0.6
 BURN, KEPT, SWAPS = 200, 600, 2
 # Every so many draws the marks themselves are kept, for questions about several steps at once.
 THIN = 3
+# Two neighbouring steps are drawn anew every so many sweeps, where a mark's chance was ever above this while the chain settled.
+REDRAWN, DOUBTFUL = 4, 0.3
+TRADES, TRADED = 2, 1.5
+# Sweeps by the length of the series: short ones are cheap.
+PASSES, MOST_KEPT = 120_000, 1200
 CERTAIN = 1e-12
 
 
@@ -167,6 +176,48 @@ class _Chain:
             return True
         return False
 
+    def redraw(self, step: int) -> None:
+        """Draw the marks that bear on two neighbouring values anew, all together."""
+        sites = self.random.permutation(len(self.marked))[:2]
+        bits = []
+        for s in sites:
+            # A break between two values is the disturbance of the earlier step.
+            first = step - 1 if self.model.sites[s].is_break else step
+            bits += [(s, t) for t in (first, first + 1) if 0 <= t < self.model.steps and self.model.active[s, t]]
+        choices, values = [], []
+        for pattern in itertools.product((False, True), repeat=len(bits)):
+            marked = self.marked.copy()
+            for place, on in zip(bits, pattern):
+                marked[place] = on
+            if np.array_equal(marked, self.marked):
+                value = self.posterior
+            else:
+                value = self.model.log_likelihood(self.params, self.factors(self.params, self.width, marked))
+                value += self.log_prior(self.width, marked)
+            choices.append(marked)
+            values.append(value)
+        share = np.exp(np.array(values) - max(values))
+        chosen = int(self.random.choice(len(choices), p=share / share.sum()))
+        self.marked, self.posterior = choices[chosen], values[chosen]
+
+    def trade(self, place: tuple[int, int]) -> bool:
+        """Turn one mark over and at once give its site another standard deviation: a jump, or a level that wanders."""
+        which = self.model.sites[place[0]].parameter
+        change = TRADED * self.random.standard_normal()
+        free = self.free.copy()
+        free[which] *= np.exp(change)
+        marked = self.marked.copy()
+        marked[place] ^= True
+        params = self._natural(free)
+        value = self.model.log_likelihood(params, self.factors(params, self.width, marked)) + self.log_prior(
+            self.width, marked
+        )
+        # Flat in the standard deviation itself, so a step in its logarithm counts that.
+        if np.isfinite(value) and np.log(self.random.random()) < value - self.posterior + change:
+            self.free, self.params, self.marked, self.posterior = free, params, marked, value
+            return True
+        return False
+
     def walk(self, step: np.ndarray) -> bool:
         """Move standard deviations and widths by `step`."""
         k = len(self.free)
@@ -188,10 +239,11 @@ def mark_steps(
     params: np.ndarray,
     factors: np.ndarray,
     seed: int = 0,
-    kept: int = KEPT,
+    kept: int | None = None,
     burn: int = BURN,
 ) -> Marks:
     """Probabilities of outliers and breaks, from a chain that starts where the heavy-tailed fit ended."""
+    kept = 20 * (int(np.clip(PASSES / model.steps, KEPT, MOST_KEPT)) // 20) if kept is None else kept
     random = np.random.default_rng(seed)
     params, marked = _first_marks(model, params, factors)
     free = np.array(model.model.untransform_params(params), dtype=float)
@@ -211,9 +263,15 @@ def mark_steps(
     sums = np.zeros((3, len(width)))
     counts = {"turn": 0.0, "swap": 0.0, "walk": 0.0}
     batch, drawn = np.zeros(shape), []
+    early, doubtful, places = np.zeros(shape), np.zeros(0, dtype=int), np.zeros((0, 2), dtype=int)
+    traded = 0
     for sweep in range(burn + kept):
         walked = chain.walk(scale * root @ random.standard_normal(size))
         swapped = sum(chain.swap() for _ in range(SWAPS))
+        if len(doubtful) and sweep % REDRAWN == 0:
+            chain.redraw(int(doubtful[random.integers(len(doubtful))]))
+        for _ in range(TRADES if len(places) else 0):
+            traded += chain.trade(tuple(places[random.integers(len(places))])) * (sweep >= burn)
         chain.look()
         if sweep >= burn:
             chance = expit(chain.odds)
@@ -233,11 +291,16 @@ def mark_steps(
                 counts[name] += value / kept
         else:
             scale *= np.exp((walked - 0.25) / np.sqrt(sweep + 1.0))
+            early = np.maximum(early, expit(chain.odds))
+            if sweep == burn - 1:
+                places = np.argwhere(early > DOUBTFUL)
+                doubtful = np.unique([t + model.sites[s].is_break for s, t in places])
             trail.append(np.concatenate([chain.free, np.log(chain.width)]))
             if sweep in (burn // 2, burn - 1):
                 late = np.array(trail[len(trail) // 3 :])
                 spread = np.cov(late.T).reshape(size, size) + 1e-8 * np.eye(size)
                 root, scale = np.linalg.cholesky(spread), 2.38 / np.sqrt(size)
+    counts["trade"] = traded / max(kept * TRADES, 1)
     error = np.std(batches, axis=0, ddof=1) / np.sqrt(len(batches))
     core, wide, share = sums / kept
     return Marks(total / kept, error, core, wide, share, counts, np.array(drawn))
