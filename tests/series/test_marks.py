@@ -4,8 +4,8 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import local_level
 from scipy.special import betaln, logsumexp
+from series_models import local_level
 
 import robustly as rb
 from robustly.series import marks
@@ -13,16 +13,17 @@ from robustly.series.disturbances import Disturbances
 
 
 def test_marks_drawn_with_parameters_held_have_the_enumerated_probabilities():
-    values = np.array([0.2, 0.5, -0.1, 4.5, 0.3, 3.6])
+    values = np.array([0.2, 1.1, 5.5, 0.3, 2.4])
     model = Disturbances(local_level(values), ["irregular", "level"])
-    params, width = np.array([0.5, 0.05]), np.array([4.0, 3.0])
+    params, width = np.array([1.0, 0.2]), np.array([3.0, 2.0])
+    random = np.random.default_rng(0)
     chain = marks._Chain(
-        model, np.ones(2), np.log(width), np.sqrt(params), width, np.zeros((2, 6), dtype=bool), np.random.default_rng(0)
-    )
+        model, np.ones(2), np.log(width), np.sqrt(params), width, np.zeros((2, 5), dtype=bool), random
+    )  # fmt: skip
     places = np.argwhere(model.active)
     weights, states = [], []
     for bits in itertools.product([False, True], repeat=len(places)):
-        marked = np.zeros((2, 6), dtype=bool)
+        marked = np.zeros((2, 5), dtype=bool)
         marked[tuple(places.T)] = bits
         count, n = marked.sum(axis=1), model.active.sum(axis=1)
         prior = betaln(count + 1.0, n - count + 30.0).sum()
@@ -30,15 +31,16 @@ def test_marks_drawn_with_parameters_held_have_the_enumerated_probabilities():
         states.append(marked)
     share = np.exp(np.array(weights) - logsumexp(weights))
     truth = np.einsum("n,nst->st", share, np.array(states, dtype=float))
-    total, sweeps = np.zeros((2, 6)), 1500
-    for _ in range(sweeps):
+    total, sweeps = np.zeros((2, 5)), 500
+    for sweep in range(sweeps):
         chain.turn()
-        for _ in range(2):
-            chain.swap()
+        chain.swap()
+        if sweep % 2 == 0:
+            chain.redraw(int(random.integers(5)))
         chain.look()
         total += 1.0 / (1.0 + np.exp(-chain.odds))
-    # Batch errors of such a chain are below .012; five of them, at a fixed seed.
-    assert np.abs(total / sweeps - truth).max() < 0.06
+    # Over eight seeds the largest error was .008; the probabilities go up to .86.
+    assert np.abs(total / sweeps - truth).max() < 0.025
 
 
 def test_outliers_and_shifts_are_found_and_told_apart():

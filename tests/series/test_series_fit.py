@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from conftest import local_level
+from series_models import local_level
 from statsmodels.tsa.statespace.structural import UnobservedComponents
 
 import robustly as rb
@@ -65,7 +65,8 @@ def test_nile_break_of_1899_comes_first(nile_model):
     fit = rb.localize(nile_model, "level").fit("leave-one-out")
     assert fit.log_likelihood > fit.classical_log_likelihood + 1.0
     assert fit.steps[np.argmax(fit.break_probability)] == "1899"
-    assert fit.break_probability_within(2)[28] > 0.6
+    # A long chain has .76 ± .02; four errors of one as short as this, .04, are left for chance.
+    assert fit.break_probability_within(2)[28] == pytest.approx(0.76, abs=0.18)
     with pytest.raises(rb.ModelError, match='no disturbance that makes outliers is localized here, only "level"'):
         fit.outliers()
 

@@ -44,6 +44,8 @@ def series(
         raise ModelError('series needs statsmodels. Install it with: pip install "robustly[series]".')
     from robustly.series.model import LocalizedSeries
 
+    for path in (save, report):
+        _check_folder(path)
     read = read_series(data, value, time)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
@@ -64,14 +66,12 @@ def series(
         if issubclass(warning.category, ConvergenceWarning):
             typer.echo(f"{warning.category.__name__}: {warning.message}", err=True)
     if save is not None:
-        typer.echo(f"wrote {fit.save(_writable(save))}")
+        typer.echo(f"wrote {fit.save(save)}")
     if report is not None:
         from robustly.report.series import write_page
 
         told = f"log {value}" if log else value
-        page = write_page(
-            fit, _writable(report), title=f"Robust time series: {told}", data=data.name, ahead=ahead, fdr=fdr
-        )
+        page = write_page(fit, report, title=f"Robust time series: {told}", data=data.name, ahead=ahead, fdr=fdr)
         typer.echo(f"wrote {page}")
     if not fit.outcome.converged:
         raise typer.Exit(1)
@@ -88,10 +88,9 @@ def _say(fit: Any, fdr: float) -> None:
             typer.echo(f"{told}: {listed}{more}" if len(found) else f"{told}: none")
 
 
-def _writable(path: Path) -> Path:
-    if not path.parent.is_dir():
+def _check_folder(path: Path | None) -> None:
+    if path is not None and not path.parent.is_dir():
         raise PersistError(f"cannot write {path}: there is no folder {path.parent}. Make it first.")
-    return path
 
 
 def read_series(path: Path, value: str, time: str | None) -> Any:
@@ -127,9 +126,11 @@ def read_series(path: Path, value: str, time: str | None) -> Any:
         check_spacing(pd.Index(stamps))
         return pd.Series(numbers.to_numpy(float), index=pd.Index(stamps), name=value)
     try:
-        index = pd.DatetimeIndex(pd.to_datetime(stamps))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # about formats that differ; the spacing is checked below
+            index = pd.DatetimeIndex(pd.to_datetime(stamps))
     except (ValueError, TypeError) as error:
-        raise DataError(f'column "{time}" of {path} cannot be read as dates: {error}') from error
+        raise DataError(f'column "{time}" of {path} cannot be read as dates: {str(error).splitlines()[0]}') from error
     check_spacing(index)
     freq = pd.infer_freq(index) if len(index) > 2 else None
     return pd.Series(numbers.to_numpy(float), index=pd.DatetimeIndex(index, freq=freq), name=value)

@@ -144,10 +144,11 @@ class SeriesFit:
         found = {}
         for label, value, scale in zip(self.labels, self.estimates, self.scales):
             error = float(self.standard_errors[label])
-            if scale == "log":
+            if scale == "log" and error < 3.0 * value:
                 ends = value * np.exp(-half * error / value), value * np.exp(half * error / value)
             else:
-                ends = value - half * error, value + half * error
+                # A variance that may be zero has no logarithm to be symmetric in; its interval begins at zero.
+                ends = max(value - half * error, 0.0) if scale == "log" else value - half * error, value + half * error
             found[label] = float(ends[0]), float(ends[1])
         return found
 
@@ -230,8 +231,9 @@ class SeriesFit:
         """For every step, how probable it is that some component jumps at most so many steps from it, (T,)."""
         exactly = self.break_probability
         sites = [s for s, kind in enumerate(self.break_sites) if kind]
-        drawn = self.marks.drawn[:, sites].any(axis=1)
-        moved = np.concatenate([np.zeros((len(drawn), 1), dtype=bool), drawn[:, :-1]], axis=1)
+        drawn: np.ndarray = np.any(self.marks.drawn[:, sites], axis=1)
+        moved = np.zeros_like(drawn)
+        moved[:, 1:] = drawn[:, :-1]
         return np.maximum(near(moved, steps), exactly)
 
     def _chosen(self, probability: np.ndarray, fdr: float | None, level: float | None) -> np.ndarray:
@@ -342,8 +344,12 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
     if accepted is not None:
         parts = {name: arrays[f"marks:{name}"] for name in ("probability", "error", "core", "width", "share", "drawn")}
         marks = Marks(**parts, accepted=accepted)
+    kept: dict[str, Any] = {
+        name: arrays[name]
+        for name in ("vector", "jacobian", "curve", "evidence", "observed", "values", "weights", "factors")
+    }
     fit = SeriesFit(
-        **{name: arrays[name] for name in ("vector", "jacobian", "curve", "evidence", "observed", "values", "weights", "factors")},
+        **kept,
         smoothed={name: tuple(arrays[f"component:{name}"]) for name in meta.pop("components")},
         outcome=Outcome(*meta.pop("outcome")),
         notes=tuple(meta.pop("notes")),
