@@ -98,7 +98,7 @@ def read_series(path: Path, value: str, time: str | None) -> Any:
     import pandas as pd
 
     from robustly.rows.tables import read_table
-    from robustly.series.model import check_spacing
+    from robustly.series.model import calendar_of, check_spacing
 
     frame = read_table(path).frame
     for word, name in (("--value", value), ("--time", time)):
@@ -132,8 +132,7 @@ def read_series(path: Path, value: str, time: str | None) -> Any:
     except (ValueError, TypeError) as error:
         raise DataError(f'column "{time}" of {path} cannot be read as dates: {str(error).splitlines()[0]}') from error
     check_spacing(index)
-    freq = pd.infer_freq(index) if len(index) > 2 else None
-    return pd.Series(numbers.to_numpy(float), index=pd.DatetimeIndex(index, freq=freq), name=value)
+    return pd.Series(numbers.to_numpy(float), index=pd.DatetimeIndex(index, freq=calendar_of(index)), name=value)
 
 
 def build(read: Any, level: str, seasonal: int | None, log: bool) -> Any:

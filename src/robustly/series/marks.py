@@ -37,10 +37,10 @@ BURN, KEPT, SWAPS = 200, 600, 2
 # Every so many draws the marks themselves are kept, for questions about several steps at once.
 THIN = 3
 # Two neighbouring steps are drawn anew every so many sweeps, where a mark's chance was ever above this while the chain settled.
-REDRAWN, DOUBTFUL = 4, 0.3
+REDRAWN, DOUBTFUL = 6, 0.3
 TRADES, TRADED = 2, 1.5
 # Sweeps by the length of the series: short ones are cheap.
-PASSES, MOST_KEPT = 120_000, 1200
+PASSES, MOST_KEPT = 120_000, 800
 CERTAIN = 1e-12
 
 
@@ -112,6 +112,7 @@ class _Chain:
         self.seen = self.model.smooth(self.params, self.factors(self.params, self.width, self.marked))
         self.posterior = self.seen.log_likelihood + self.log_prior(self.width, self.marked)
         self.odds = self._odds(self.seen, self.marked)
+        self.moved = False
 
     def _odds(self, seen: Smoothed, marked: np.ndarray) -> np.ndarray:
         return log_odds(seen, marked, self.width, self.model.variances, self.model.active)
@@ -172,7 +173,7 @@ class _Chain:
         value = self.model.log_likelihood(self.params, self.factors(self.params, self.width, moved))
         value += self.log_prior(self.width, moved)
         if np.log(self.random.random()) < value - self.posterior:
-            self.marked, self.posterior = moved, value
+            self.marked, self.posterior, self.moved = moved, value, True
             return True
         return False
 
@@ -198,6 +199,7 @@ class _Chain:
             values.append(value)
         share = np.exp(np.array(values) - max(values))
         chosen = int(self.random.choice(len(choices), p=share / share.sum()))
+        self.moved |= not np.array_equal(self.marked, choices[chosen])
         self.marked, self.posterior = choices[chosen], values[chosen]
 
     def trade(self, place: tuple[int, int]) -> bool:
@@ -214,7 +216,7 @@ class _Chain:
         )
         # Flat in the standard deviation itself, so a step in its logarithm counts that.
         if np.isfinite(value) and np.log(self.random.random()) < value - self.posterior + change:
-            self.free, self.params, self.marked, self.posterior = free, params, marked, value
+            self.free, self.params, self.marked, self.posterior, self.moved = free, params, marked, value, True
             return True
         return False
 
@@ -229,7 +231,7 @@ class _Chain:
             return False
         value += self.log_prior(width, self.marked)
         if np.isfinite(value) and np.log(self.random.random()) < value - self.posterior:
-            self.free, self.width, self.params, self.posterior = free, width, params, value
+            self.free, self.width, self.params, self.posterior, self.moved = free, width, params, value, True
             return True
         return False
 
@@ -272,7 +274,8 @@ def mark_steps(
             chain.redraw(int(doubtful[random.integers(len(doubtful))]))
         for _ in range(TRADES if len(places) else 0):
             traded += chain.trade(tuple(places[random.integers(len(places))])) * (sweep >= burn)
-        chain.look()
+        if chain.moved:
+            chain.look()
         if sweep >= burn:
             chance = expit(chain.odds)
             total += chance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -237,6 +238,15 @@ def check_series(model: Any) -> None:
     check_spacing(getattr(model.data, "row_labels", None))
 
 
+def calendar_of(index: Any) -> Any:
+    """The frequency of dates that follow a calendar (months, quarters, working days), or None."""
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the answer will be of another type one day; both will do
+        return pd.infer_freq(index) if len(index) > 2 else None
+
+
 def check_spacing(index: Any) -> None:
     """Raise a DataError where time stamps are not evenly spaced and in order."""
     import pandas as pd
@@ -244,7 +254,7 @@ def check_spacing(index: Any) -> None:
     if index is None or isinstance(index, pd.RangeIndex | pd.PeriodIndex) or len(index) < 3:
         return
     if isinstance(index, pd.DatetimeIndex):
-        if index.freq is not None or pd.infer_freq(index) is not None:
+        if index.freq is not None or calendar_of(index) is not None:
             return
         gaps = np.diff(index.to_numpy().astype("datetime64[ns]").astype(np.int64)).astype(float)
     elif pd.api.types.is_numeric_dtype(index):
