@@ -81,6 +81,17 @@ def test_bound_and_em_climb_to_the_same_place(nile_model):
     assert min(np.diff(climbed)) > -1e-6
 
 
+def test_variances_that_the_gaussian_fit_puts_at_zero_do_not_stop_the_search():
+    rng = np.random.default_rng(0)
+    values = np.cumsum(0.2 * rng.normal(size=120)) + rng.normal(size=120)
+    values[40] += 10.0
+    model = UnobservedComponents(values, level="lltrend", use_exact_diffuse=True)
+    fit = rb.localize(model, "irregular").fit("leave-one-out")
+    assert fit.log_likelihood > fit.classical_log_likelihood + 5.0
+    assert fit.hyperparameters["irregular"]["dof"] < 12
+    assert np.argmin(fit.precision()) == 40
+
+
 def test_normal_noise_ends_at_the_plain_model():
     rng = np.random.default_rng(3)
     values = np.cumsum(0.5 * rng.normal(size=150)) + rng.uniform(-1.7, 1.7, size=150)

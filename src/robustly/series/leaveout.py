@@ -15,7 +15,7 @@ states integrated out. The product of all factors,
 
 is an approximation in the manner of expectation propagation, neither above nor below the truth for sure. :math:`h_t` is where
 the precision :math:`1/(V_t + h_t)` of the step's value is its mean over the law just found. On UK gas it is .15 nats off, where
-the mean-field bound is 12 nats off and prefers normal tails. It serves as the objective of long series, and its laws are what
+the mean-field bound is 12 nats off or more. It serves as the objective of long series, and its laws are what
 the precisions are drawn from in :mod:`robustly.series.sampled`.
 """
 

@@ -7,7 +7,7 @@ Given all precisions the states integrate out in one filtering pass, so only pre
     q(\lambda) = \prod_{st} q_{st}(\lambda_{st}),
 
 with :math:`q_{st}` the law that :mod:`robustly.series.leaveout` finds, the states and nothing else integrated out. On UK gas the
-weights have a coefficient of variation of 0.7; drawing from the mean-field laws it is 4, and drawing states instead 18. As a
+weights have a coefficient of variation of 0.8; drawing from the mean-field laws it is 4, and drawing states instead 18. As a
 function of the parameters, with the draws held, the estimate is smooth (Geyer & Thompson 1992) and is maximised as it is.
 """
 
