@@ -89,7 +89,9 @@ def _is_statespace(model: Any) -> bool:
     return module is not None and isinstance(model, module.MLEModel)
 
 
-def _localized_series(model: Any, sites: Sequence[str], rows: Any, fixed: Any, hyperprior: Any, plate: Any, approx: Any) -> Any:
+def _localized_series(
+    model: Any, sites: Sequence[str], rows: Any, fixed: Any, hyperprior: Any, plate: Any, approx: Any
+) -> Any:
     for word, value in (("rows", rows), ("hyperprior", hyperprior), ("plate", plate), ("approx", approx)):
         if value is not None:
             raise LocalizeError(f"{word}= is for NumPyro models; a state-space model takes fixed= only. Leave it out.")
