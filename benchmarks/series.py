@@ -4,8 +4,7 @@
 
 Simulated: a local level (200 steps, noise 1, steps of the level .1), 2 % additive outliers of 8 σ and two level shifts of 8 σ, at
 least six steps apart; and the same without any. Each fit leaves the last ten steps for the forecasts, with outliers and shifts
-at the rates of the past. Speed is in CPU seconds,
-as ratios within one run.
+at the rates of the past. Speed is in CPU seconds, as ratios within one run.
 """
 
 from __future__ import annotations
