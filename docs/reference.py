@@ -16,6 +16,7 @@ PARTS: dict[str, tuple[str, tuple[str, ...] | None]] = {
     "Regressions": ("robustly.glm", None),
     "Conjugate pairs": ("robustly.conjugate", None),
     "Mixtures": ("robustly.mixture", None),
+    "Time series": ("robustly.series", None),
     "Topics": ("robustly.topics", None),
     "Checks for your own parts": ("robustly.testing", None),
     "Errors": (

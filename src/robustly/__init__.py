@@ -48,6 +48,7 @@ _HOMES = {
     "RobustLDA": "topics",
     "RobustGaussianMixture": "mixture",
     "BayesianRobustGaussianMixture": "mixture",
+    "RobustGaussianHMM": "series",
 }
 _MODULES = {
     **{
@@ -64,6 +65,7 @@ _MODULES = {
             "report",
             "result",
             "rows",
+            "series",
             "testing",
             "topics",
         )
@@ -81,6 +83,7 @@ views.register(
         "plot_prior": "robustly.report.plots:plot_prior",
         "plot_pit": "robustly.report.plots:plot_pit",
         "report": "robustly.report.regression:write_report",
+        "series_report": "robustly.report.series:write_page",
     }
 )
 

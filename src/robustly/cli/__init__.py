@@ -14,6 +14,7 @@ from robustly.cli.demo import demo_command
 from robustly.cli.fit import fit_command
 from robustly.cli.outliers import outliers_command
 from robustly.cli.predict import predict_command
+from robustly.cli.series import series_command
 from robustly.cli.study import study_command
 from robustly.cli.topics import app as topics_app
 from robustly.errors import RobustlyError
@@ -29,6 +30,7 @@ app.command("fit")(fit_command)
 app.command("predict")(predict_command)
 app.command("compare")(compare_command)
 app.command("outliers")(outliers_command)
+app.command("series")(series_command)
 app.command("study")(study_command)
 app.command("demo")(demo_command)
 app.add_typer(topics_app, name="topics")

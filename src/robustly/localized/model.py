@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -41,6 +43,9 @@ def localize(
     (Wang & Blei, *A General Method for Robust Bayesian Modeling*). All other latent sites stay shared and get point
     estimates under their priors.
 
+    A linear state-space model of statsmodels is taken too: ``rb.localize(components, "irregular")`` gives every *step* its
+    own precision of the named disturbance (see :mod:`robustly.series`).
+
     Args:
         model: a NumPyro model whose likelihood stands in a plate sized by its arguments.
         sites: the latent site, or sites, that may differ from row to row; up to ten dimensions together.
@@ -69,6 +74,8 @@ def localize(
         raise LocalizeError(
             'name at least one site that may differ from row to row, as in localize(model, "precision").'
         )
+    if _is_statespace(model):
+        return _localized_series(model, chosen, rows, fixed, hyperprior, plate, approx)
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
     return Localized(
         Request(
@@ -76,6 +83,23 @@ def localize(
         ),
         approx,
     )
+
+
+def _is_statespace(model: Any) -> bool:
+    """Whether `model` is a state-space model of statsmodels, which has imported its module if it is."""
+    module = sys.modules.get("statsmodels.tsa.statespace.mlemodel")
+    return module is not None and isinstance(model, module.MLEModel)
+
+
+def _localized_series(
+    model: Any, sites: Sequence[str], rows: Any, fixed: Any, hyperprior: Any, plate: Any, approx: Any
+) -> Any:
+    for word, value in (("rows", rows), ("hyperprior", hyperprior), ("plate", plate), ("approx", approx)):
+        if value is not None:
+            raise LocalizeError(f"{word}= is for NumPyro models; a state-space model takes fixed= only. Leave it out.")
+    # By name: models stand side by side and do not import each other.
+    home = importlib.import_module("robustly.series.model")
+    return home.LocalizedSeries(model, sites, _by_site(fixed, sites, "fixed"))
 
 
 def classical(

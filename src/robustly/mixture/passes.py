@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import numpy as np
@@ -101,6 +101,9 @@ class MixtureSums:
     """∂ log-likelihood / ∂ν, (K,); where ν = ∞, the slope in 1/ν."""
     curve: np.ndarray
     """Second derivatives in ν (K,); its last entry, K + 1 in all, is the one for a ν that all components share."""
+
+    def __add__(self, other: MixtureSums) -> MixtureSums:
+        return MixtureSums(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
 
 class Pass:

@@ -39,6 +39,8 @@ KINDS: dict[str, str] = {
     "glm": "robustly.glm.keeping:from_saved",
     "glm_estimator": "robustly.glm.estimators:load_estimator",
     "mixture": "robustly.mixture.fitted:from_saved",
+    "series": "robustly.series.result:from_saved",
+    "hmm": "robustly.series.hmm:from_saved",
 }
 
 

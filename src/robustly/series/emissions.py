@@ -1,0 +1,143 @@
+r"""What do values say of the states? Multivariate t densities and the sums an EM step needs, missing columns integrated out.
+
+A state's law is the component of a t mixture, and its density and sums are read by that model's passes
+(:mod:`robustly.mixture.passes`). Rows are sorted by which columns they have. With columns o there and m missing, the density is
+the t law of the columns that are there with the same ν, the pull :math:`u = (\nu + d_o)/(\nu + \delta_o)`, and the missing ones
+enter the sums by their conditional mean and, beside it, :math:`\Sigma_{mm} - \Sigma_{mo}\Sigma_{oo}^{-1}\Sigma_{om}` a row.
+Rows with nothing have density one and say nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from robustly.mixture import covariance
+from robustly.mixture.ecm import Components
+from robustly.mixture.passes import Densities, DofRates, MixtureSums, Pass, log_densities
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """Rows that have the same columns."""
+
+    rows: np.ndarray | slice
+    columns: np.ndarray
+    values: np.ndarray
+    """(rows, columns there)."""
+
+
+def sort_rows(X: np.ndarray) -> list[Pattern]:
+    """Rows by the columns they have; one pattern, without a copy, where nothing is missing."""
+    there = ~np.isnan(X)
+    if there.all():
+        return [Pattern(slice(None), np.arange(X.shape[1]), X)]
+    kinds, which = np.unique(there, axis=0, return_inverse=True)
+    found = []
+    for i, kind in enumerate(kinds):
+        rows = np.flatnonzero(which.reshape(-1) == i)
+        columns = np.flatnonzero(kind)
+        found.append(Pattern(rows, columns, np.ascontiguousarray(X[np.ix_(rows, columns)])))
+    return found
+
+
+def kernel_of(states: Components, columns: np.ndarray) -> Densities:
+    """The states' densities of some of the columns; no weights, as the chain brings them."""
+    size, dim = states.means.shape
+    none = np.zeros(size)
+    if len(columns) == dim:
+        return Densities(none, states.means, covariance.whitener(states.kind, states.factors, size, dim), states.dofs)
+    shape = covariance.matrices(states.kind, states.covariances, size, dim)[:, columns[:, None], columns]
+    return Densities(none, states.means[:, columns], covariance.factor("full", shape), states.dofs)
+
+
+def densities(patterns: list[Pattern], states: Components, steps: int) -> np.ndarray:
+    """Log density of every row in every state, (T, K)."""
+    if len(patterns) == 1 and isinstance(patterns[0].rows, slice):
+        return log_densities(patterns[0].values, kernel_of(states, patterns[0].columns))
+    found = np.zeros((steps, len(states.means)))
+    for pattern in patterns:
+        if len(pattern.columns):
+            found[pattern.rows] = log_densities(pattern.values, kernel_of(states, pattern.columns))
+    return found
+
+
+def distances(patterns: list[Pattern], states: Components, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Squared distance of every row from every state (T, K), and how many columns it has (T,)."""
+    found, known = np.zeros((steps, len(states.means))), np.zeros(steps, dtype=np.int64)
+    for pattern in patterns:
+        known[pattern.rows] = len(pattern.columns)
+        if len(pattern.columns):
+            over = Pass(kernel_of(states, pattern.columns), len(pattern.values))
+            mine = np.empty((len(pattern.values), len(states.means)))
+            for part, columns in over.blocks(pattern.values):
+                mine[part] = over.look(columns)[1].T
+            found[pattern.rows] = mine
+    return found, known
+
+
+def collect(patterns: list[Pattern], states: Components, share: np.ndarray, fit_dof: bool) -> MixtureSums:
+    """The sums of an EM step from the states' probabilities at every row, (T, K)."""
+    size, dim = states.means.shape
+    tilted = covariance.has_matrices(states.kind)
+    total = MixtureSums(
+        0.0, np.zeros(size), np.zeros(size), np.zeros((size, dim)), np.zeros((size, dim, dim) if tilted else (size, dim)),
+        np.zeros(size), np.zeros(size + 1),
+    )  # fmt: skip
+    for pattern in patterns:
+        if len(pattern.columns):
+            total = total + _sums(pattern, states, share[pattern.rows], fit_dof)
+    return total
+
+
+def _sums(pattern: Pattern, states: Components, share: np.ndarray, fit_dof: bool) -> MixtureSums:
+    kernel = kernel_of(states, pattern.columns)
+    over = Pass(kernel, len(pattern.values))
+    rates = DofRates(states.dofs, over.dim) if fit_dof else None
+    size, dim = kernel.means.shape
+    matrices = kernel.white.ndim == 3
+    mass, weight, first = np.zeros(size), np.zeros(size), np.zeros((size, dim))
+    scatter = np.zeros((size, dim, dim) if matrices else (size, dim))
+    slope, curve = np.zeros(size), np.zeros(size + 1)
+    for part, columns in over.blocks(pattern.values):
+        _, distance, logs = over.look(columns)
+        mine = np.ascontiguousarray(share[part].T)
+        pull = None if logs is None else (1.0 + dim * over.inverse) / (1.0 + over.inverse * distance)
+        weighed = mine if pull is None else mine * pull
+        mass += mine.sum(axis=1)
+        weight += weighed.sum(axis=1)
+        for k in range(size):
+            off = over.off[k, :, : columns.shape[1]]
+            spun = off * weighed[k]
+            first[k] += spun.sum(axis=1)
+            scatter[k] += spun @ off.T if matrices else np.einsum("ij,ij->i", spun, off)
+        if rates is not None:
+            more, bend = rates.sums(mine, distance, logs, pull)
+            slope, curve = slope + more, curve + bend
+    if dim < states.means.shape[1]:
+        first, scatter = _completed(pattern, states, mass, first, scatter)
+    return MixtureSums(0.0, mass, weight, first, scatter, slope, curve)
+
+
+def _completed(
+    pattern: Pattern, states: Components, mass: np.ndarray, first: np.ndarray, scatter: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sums over all columns: missing ones at their conditional means, plus their conditional covariance a row."""
+    size, dim = states.means.shape
+    there = pattern.columns
+    gone = np.setdiff1d(np.arange(dim), there)
+    shape = covariance.matrices(states.kind, states.covariances, size, dim)
+    full, square = np.zeros((size, dim)), np.zeros((size, dim, dim))
+    for k in range(size):
+        # x̂ − μ = B (x_o − μ_o), the identity for columns that are there
+        slope = np.linalg.solve(shape[k][np.ix_(there, there)], shape[k][np.ix_(there, gone)]).T
+        spread = np.zeros((dim, len(there)))
+        spread[there, np.arange(len(there))] = 1.0
+        spread[gone] = slope
+        full[k] = spread @ first[k]
+        square[k] = spread @ scatter[k] @ spread.T
+        square[k][np.ix_(gone, gone)] += mass[k] * (
+            shape[k][np.ix_(gone, gone)] - slope @ shape[k][np.ix_(there, gone)]
+        )
+    return full, square if covariance.has_matrices(states.kind) else np.diagonal(square, axis1=1, axis2=2).copy()
