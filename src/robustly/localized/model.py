@@ -209,6 +209,16 @@ class Localized:
         self._programs.append((program, model, found))
         return self._programs[-1]
 
+    def known_program(self, request: Request, arguments: Arguments) -> tuple[Program, RowModel] | None:
+        """A program that was read before for calls like this one, or its limit in which sites are shared."""
+        localized = [(program, model) for program, model, _ in self._programs]
+        limits = [(program, program.row_model) for _, program in self._common]
+        for program, model in (*localized, *limits):
+            asked = program.request
+            if asked.sites == request.sites and asked.flat == request.flat and program.is_like(arguments):
+                return program, model
+        return None
+
     def common_program(self, program: Program, arguments: Arguments) -> Program:
         """A program with the localized sites shared by all rows; read once for each that is localized."""
         for localized, common in self._common:

@@ -50,6 +50,10 @@ def reattached(
         request, sites=tuple(call["sites"]), flat=tuple(call["flat"]), fixed=call["fixed"] or request.fixed
     )
     arguments = read_arguments(request.model, (), _leaves(call))
+    if isinstance(model, Localized):
+        known = model.known_program(request, arguments)
+        if known is not None and sorted(known[1].start) == sorted(parameters):
+            return ProgramModel(known[0], arguments, passes(known[1], default_approximation(known[1])), vector)
     program = Program(request, arguments)
     if sorted(program.row_model.start) != sorted(parameters):
         raise DataError(

@@ -137,7 +137,8 @@ def _interpolate_truncate_project(cdf: Cdf, level: float, low: np.ndarray, high:
             break
         middle = 0.5 * (low + high)
         rise = at_high - at_low
-        secant = (at_high * low - at_low * high) / np.where(rise > 0, rise, 1.0)
+        with np.errstate(invalid="ignore"):  # a value may be infinite at an end, and halving goes on
+            secant = (at_high * low - at_low * high) / np.where(rise > 0, rise, 1.0)
         secant = np.where((rise > 0) & np.isfinite(secant), secant, middle)
         side = np.sign(middle - secant)
         truncation = np.maximum(pull * wide**2, tolerance)

@@ -31,11 +31,22 @@ def need(fine: Any, what: str) -> None:
 
 def check_fit(meta: Meta, arrays: Arrays) -> None:
     check_estimates(meta, arrays)
-    told = 0
-    for name in texts_in(meta, "parameters"):
-        value = array_in(arrays, f"parameter:{name}", None)
-        need(value.ndim == 0 or name not in meta["labels"], f"{name[:80]} is not one number, as its label says")
-        told += value.size
+    if "values" in arrays:
+        shapes = list_in(meta, "shapes")
+        need(len(shapes) == len(texts_in(meta, "parameters")), "the parameters and their shapes differ in number")
+        for shape in shapes:
+            need(
+                isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape),
+                "a shape is not whole numbers",
+            )
+        told = sum(math.prod(shape) for shape in shapes)
+        array_in(arrays, "values", (told,))
+    else:  # 0.1 had an array for each parameter
+        told = 0
+        for name in texts_in(meta, "parameters"):
+            value = array_in(arrays, f"parameter:{name}", None)
+            need(value.ndim == 0 or name not in meta["labels"], f"{name[:80]} is not one number, as its label says")
+            told += value.size
     need(told == len(meta["labels"]), "the parameters and their labels differ in number")
     need(len(texts_in(meta, "scales")) == len(meta["labels"]), "the scales and the labels differ in number")
     need(isinstance(meta["is_bound"], bool), "is_bound is not true or false")
@@ -46,8 +57,10 @@ def check_fit(meta: Meta, arrays: Arrays) -> None:
         for value in given.values():
             need(np.asarray(value).dtype.kind in "biuf", f"the limits of {site[:60]!r} are not numbers")
     call = meta["call"]
+    need(call is None or isinstance(call, dict), "call is not a table")
+    if call is not None and call.get("sites") == [] and "arguments" not in call:  # a row model given as functions
+        call = None
     if call is not None:
-        need(isinstance(call, dict), "call is not a table")
         texts_in(call, "sites")
         need(call["rows"] is None or texts_in(call, "rows") is not None, "rows")
         need(call["plate"] is None or isinstance(call["plate"], str), "plate is not a name")

@@ -138,7 +138,7 @@ def check_support(program: Program, arguments: Arguments) -> None:
     """Every observed value must be possible; name the first row that is not."""
     n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, program.is_row) if row)
     # Calls like the one that was read need no reading again, unless there is something to tell.
-    plain = program.plain_supports if n == program.rows_read else None
+    plain = program.plain_supports if n == program.rows_read or _has_plate_of(program, arguments, n) else None
     if plain is not None and all(np.all(support(np.asarray(arguments.leaves[i]))) for i, support in plain.items()):
         return
     if n <= LOOKED_AT and _is_possible(program, arguments, n):
@@ -152,6 +152,25 @@ def check_support(program: Program, arguments: Arguments) -> None:
         trace = program.full_trace(replace(arguments, leaves=tuple(some)), program.typical)
         check_plate(trace[program.plate], count)
         _refuse_impossible(program, trace, start)
+
+
+def _has_plate_of(program: Program, arguments: Arguments, n: int) -> bool:
+    """Whether the plate has as many rows as the arguments, from shapes alone: nothing is computed, so nothing compiled."""
+    if program.plain_supports is None:
+        return False
+    rows = tuple(leaf for leaf, row in zip(arguments.leaves, program.is_row) if row)
+
+    def sizes(given: Any) -> Any:
+        taken = iter(given)
+        leaves = [next(taken) if row else leaf for leaf, row in zip(arguments.leaves, program.is_row)]
+        check_plate(program.full_trace(replace(arguments, leaves=tuple(leaves)), program.typical)[program.plate], n)
+        return jnp.zeros(())
+
+    try:
+        jax.eval_shape(sizes, rows)
+    except Exception:  # whatever it is, it is told of the rows themselves
+        return False
+    return True
 
 
 def _is_possible(program: Program, arguments: Arguments, n: int) -> bool:
