@@ -83,6 +83,7 @@ views.register(
         "plot_prior": "robustly.report.plots:plot_prior",
         "plot_pit": "robustly.report.plots:plot_pit",
         "report": "robustly.report.regression:write_report",
+        "localized_series": "robustly.series.model:LocalizedSeries",
         "series_report": "robustly.report.series:write_page",
     }
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +20,7 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_support
 from robustly.model.program.read import Program, Request
 from robustly.model.row import RowModel
+from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows
 
 RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress")
@@ -98,8 +98,7 @@ def _localized_series(
         if value is not None:
             raise LocalizeError(f"{word}= is for NumPyro models; a state-space model takes fixed= only. Leave it out.")
     # By name: models stand side by side and do not import each other.
-    home = importlib.import_module("robustly.series.model")
-    return home.LocalizedSeries(model, sites, _by_site(fixed, sites, "fixed"))
+    return view("localized_series")(model, sites, _by_site(fixed, sites, "fixed"))
 
 
 def classical(

@@ -1,4 +1,4 @@
-"""Who draws a fit? Figures and pages stand further down the line of imports; here a fit finds them by name."""
+"""Who draws a fit? What stands further down the line of imports, or beside it, is found by name here."""
 
 from __future__ import annotations
 
