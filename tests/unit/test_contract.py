@@ -44,6 +44,9 @@ RETIRED_MODULES = {
 # One runtime folder gathers what these three were.
 ALLOWED_MODULES = {"_runtime/native.py", "_runtime/memory.py", "_runtime/keys.py"}
 
+# Their names are not ours to choose, such as np.less.
+NOT_OURS = {"np", "jnp"}
+
 # Named tuples spell their public methods so.
 NAMED_TUPLES = {"_replace", "_asdict", "_fields"}
 
@@ -408,7 +411,8 @@ def identifiers(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.Name):
             found.add(node.id)
         elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
+            if not (isinstance(node.value, ast.Name) and node.value.id in NOT_OURS):
+                found.add(node.attr)
         elif isinstance(node, ast.arg) or (isinstance(node, ast.keyword) and node.arg):
             found.add(node.arg)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -109,12 +109,12 @@ def _cubature(vector: np.ndarray, curve: np.ndarray, axes: np.ndarray, weight: f
     if not count:
         return [(vector, weight)]
     values, vectors = np.linalg.eigh(-curve[np.ix_(axes, axes)])
-    reach = np.sqrt(count / np.maximum(values, 1e-12 * max(values.max(), 1e-300)))
+    distances = np.sqrt(count / np.maximum(values, 1e-12 * max(values.max(), 1e-300)))
     found = []
     for j in range(count):
         for sign in (-1.0, 1.0):
             moved = np.array(vector)
-            moved[axes] += sign * reach[j] * vectors[:, j]
+            moved[axes] += sign * distances[j] * vectors[:, j]
             found.append((moved, weight / (2 * count)))
     return found
 

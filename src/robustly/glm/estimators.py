@@ -9,9 +9,9 @@ import numpy as np
 from robustly.errors import ModelError, PersistError
 from robustly.glm.base import RowRegressor, of_kind
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
-from robustly.glm.keeping import from_saved
 from robustly.glm.logistic import RobustLogisticRegression
 from robustly.glm.result import regression_of
+from robustly.glm.saved_fits import from_saved
 
 
 class RobustLinearRegression(RowRegressor):

@@ -36,7 +36,7 @@ KINDS: dict[str, str] = {
     "fit": "robustly.localized.reattach:from_saved",
     "topics": "robustly.topics.lda:from_saved",
     "conjugate": "robustly.conjugate.result:from_saved",
-    "glm": "robustly.glm.keeping:from_saved",
+    "glm": "robustly.glm.saved_fits:from_saved",
     "glm_estimator": "robustly.glm.estimators:load_estimator",
     "mixture": "robustly.mixture.fitted:from_saved",
 }

@@ -83,9 +83,9 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
         arrays["aliased"].dtype.kind == "b" and arrays["aliased"].shape == (len(terms),),
         "aliased is not one yes or no a term",
     )
-    alone = arrays.get("alone", np.zeros(0, dtype=int))
-    need(alone.ndim == 1 and alone.dtype.kind in "iu", "alone is not a list of rows")
-    need(not alone.size or (alone.min() >= 0 and alone.max() < rows), "alone names rows that are not there")
+    given = arrays.get("alone", np.zeros(0, dtype=int))
+    need(given.ndim == 1 and given.dtype.kind in "iu", "alone is not a list of rows")
+    need(not given.size or (given.min() >= 0 and given.max() < rows), "alone names rows that are not there")
     if "loo_by_row" in arrays:
         array_in(arrays, "loo_by_row", (rows,))
     need(meta["family"] is None or isinstance(meta["family"], str), "family is not a name")

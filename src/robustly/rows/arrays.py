@@ -95,15 +95,15 @@ class ArrayRows(Rows):
                 put("", place, state)
             return {name: np.asarray(value) for name, value in sums.items()}
 
-        alone = first_time(chunk_pass, self.bucket)
-        if alone:
+        first = first_time(chunk_pass, self.bucket)
+        if first:
             may_have_compiled()
         if len(places) < 4 or THREADS == 1:
             done = [run(place) for place in places]
         else:
             # What has to be compiled is compiled once, by the first chunk.
-            done = [run(place) for place in places[:alone]]
-            done += thread_pool().map(run, places[alone:])
+            done = [run(place) for place in places[:first]]
+            done += thread_pool().map(run, places[first:])
         if into is not None and "" in whole:
             self._states[into] = whole.pop("")
         return Mapped(added_up(done), whole)

@@ -45,6 +45,6 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         meta.get("by_formula", formula is not None),
     )
     fields = fields_of(meta, arrays)
-    if fields["alone"] is None:
-        fields["alone"] = np.zeros(0, dtype=int)
+    if fields["leverage_one"] is None:
+        fields["leverage_one"] = np.zeros(0, dtype=int)
     return Fit(**{**fields, **model.fields(fields["outcome"].kind, fields["labels"])})
