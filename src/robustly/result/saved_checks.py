@@ -31,12 +31,13 @@ def need(fine: Any, what: str) -> None:
 
 def check_fit(meta: Meta, arrays: Arrays) -> None:
     check_estimates(meta, arrays)
-    told = 0
-    for name in texts_in(meta, "parameters"):
-        value = array_in(arrays, f"parameter:{name}", None)
-        need(value.ndim == 0 or name not in meta["labels"], f"{name[:80]} is not one number, as its label says")
-        told += value.size
-    need(told == len(meta["labels"]), "the parameters and their labels differ in number")
+    if "values" not in arrays:  # 0.1 kept one array a parameter
+        told = 0
+        for name in texts_in(meta, "parameters"):
+            value = array_in(arrays, f"parameter:{name}", None)
+            need(value.ndim == 0 or name not in meta["labels"], f"{name[:80]} is not one number, as its label says")
+            told += value.size
+        need(told == len(meta["labels"]), "the parameters and their labels differ in number")
     need(len(texts_in(meta, "scales")) == len(meta["labels"]), "the scales and the labels differ in number")
     need(isinstance(meta["is_bound"], bool), "is_bound is not true or false")
     text_in(meta, "approximation")
@@ -52,10 +53,15 @@ def check_fit(meta: Meta, arrays: Arrays) -> None:
         need(call["rows"] is None or texts_in(call, "rows") is not None, "rows")
         need(call["plate"] is None or isinstance(call["plate"], str), "plate is not a name")
         need(
-            all(isinstance(one, list) and len(one) == 4 for one in list_in(call, "arguments")),
-            "arguments are not fours",
+            not call["sites"] or {"arguments", "first_row"} <= set(call),
+            "arguments or first_row are missing",
         )
-        list_in(call, "first_row")
+        if "arguments" in call:
+            need(
+                all(isinstance(one, list) and len(one) == 4 for one in list_in(call, "arguments")),
+                "arguments are not fours",
+            )
+            list_in(call, "first_row")
     for name in arrays:
         if name.startswith("posterior:"):
             check_posterior(name.rpartition(":")[0], arrays)
@@ -230,6 +236,8 @@ def check_estimates(meta: Meta, arrays: Arrays) -> int:
     size = check_search(meta, arrays)
     labels = texts_in(meta, "labels")
     array_in(arrays, "jacobian", (len(labels), size))
+    if "values" in arrays:
+        check_values(meta, arrays)
     rows = len(array_in(arrays, "evidence", (None,)))
     need(rows, "there are no rows")
     weight = array_in(arrays, "weight", (rows,), least=0.0)
@@ -240,6 +248,18 @@ def check_estimates(meta: Meta, arrays: Arrays) -> int:
         tails = array_in(arrays, "tail_probabilities", (rows,), least=0.0)
         need((tails <= 1 + 1e-9).all(), "tail_probabilities are above one")
     return rows
+
+
+def check_values(meta: Meta, arrays: Arrays) -> None:
+    """Estimates end to end, and the shapes in which they have names."""
+    array_in(arrays, "values", (len(meta["labels"]),), finite=False)
+    parameters = texts_in(meta, "parameters")
+    shapes = list_in(meta, "shapes") if "shapes" in meta else [[] for _ in parameters]
+    need(len(shapes) == len(parameters), "the parameters and their shapes differ in number")
+    for shape in shapes:
+        need(isinstance(shape, list) and all(type(one) is int and one >= 0 for one in shape), "a shape is not sizes")
+    told = sum(math.prod(shape) for shape in shapes)
+    need(told == len(meta["labels"]), "the parameters and their labels differ in number")
 
 
 def array_in(
