@@ -12,8 +12,9 @@ from jax.scipy.special import gammaln, xlog1py, xlogy
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta
+from robustly.conjugate.base import ClassicalModel, Columns, Theta
 from robustly.conjugate.counts import INF, check_beta_options
+from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import beta_evidence, log_rising
 from robustly.conjugate.reading import read_counts, refuse
 from robustly.rows.distinct import Table
@@ -133,7 +134,7 @@ class BetaBinomial(ConjugatePair):
         concentration = 1.0 / rho - 1.0 if 1e-6 < rho < 0.98 else 0.02 if rho >= 0.98 else 20.0
         return {"concentration": float(np.clip(concentration, 1e-2, 1e6)), "mean": p}
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         x, n, w = table.columns["successes"], table.columns["trials"], table.weight
         p = float(w @ x) / float(w @ n) if self.mean is None else self.mean
         why, score = "", 0.0
@@ -152,18 +153,18 @@ class BetaBinomial(ConjugatePair):
         else:
             g, h = (x - n * p) / (p * (1 - p)), x / p**2 + (n - x) / (1 - p) ** 2
             score = float(w @ (g**2 - h)) / float(w @ h)
-        return Classical(
+        return ClassicalModel(
             {"chance": p}, {"concentration1": INF, "concentration0": INF}, score, _log_binomial,
             lambda values, columns: stats.binom(columns["trials"].astype(np.int64), float(values["chance"])),
             lambda values, columns: np.broadcast_to(np.asarray(values["chance"]), np.shape(columns["trials"])),
             {"concentration": INF, "mean": p, "rho": 0.0}, why, edge, () if self.mean is None else ("chance",),
         )  # fmt: skip
 
-    def _all_or_nothing(self, table: Table) -> Classical:
+    def _all_or_nothing(self, table: Table) -> ClassicalModel:
         """The other end: concentrations of 0, where a row is all successes or none."""
         x, w = table.columns["successes"], table.weight
         share = float(w @ (x > 0)) / table.total if self.mean is None else self.mean
-        return Classical(
+        return ClassicalModel(
             {"chance": share}, {"concentration1": 0.0, "concentration0": 0.0}, 0.0,
             lambda values, row: jnp.where(
                 row["successes"] > 0, jnp.log(values["chance"]), jnp.log1p(-values["chance"])

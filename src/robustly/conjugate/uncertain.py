@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from robustly.conjugate.base import ConjugatePair
+from robustly.conjugate.base import PairDefinition
 from robustly.errors import ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.outcome import Stop
@@ -119,7 +119,7 @@ def _cubature(vector: np.ndarray, curve: np.ndarray, axes: np.ndarray, weight: f
     return found
 
 
-def log_flat(pair: ConjugatePair, first: str, scales: Mapping[str, str], theta: Any) -> Any:
+def log_flat(pair: PairDefinition, first: str, scales: Mapping[str, str], theta: Any) -> Any:
     """The same hyperprior for draws, as a density of natural values; the others are flat in their logs or logits."""
     total = jnp.zeros(())
     for name, value in theta.items():

@@ -35,7 +35,7 @@ VERSION = 2
 KINDS: dict[str, str] = {
     "fit": "robustly.localized.reattach:from_saved",
     "topics": "robustly.topics.lda:from_saved",
-    "conjugate": "robustly.conjugate.result:from_saved",
+    "conjugate": "robustly.conjugate.saved_fits:from_saved",
     "glm": "robustly.glm.saved_fits:from_saved",
     "glm_estimator": "robustly.glm.estimators:load_estimator",
     "mixture": "robustly.mixture.fitted:from_saved",
