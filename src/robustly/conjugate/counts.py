@@ -15,7 +15,7 @@ from scipy import stats
 from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import beta_evidence, gamma_evidence, log_rising
-from robustly.conjugate.reading import read_counts, read_design, read_positive, refuse_collinear
+from robustly.conjugate.reading import read_counts, read_covariates, read_positive, refuse_collinear
 from robustly.errors import DataError, ModelError
 from robustly.rows.distinct import Table
 
@@ -89,7 +89,7 @@ class GammaPoisson(ConjugatePair):
                 raise ModelError(
                     "GammaPoisson(mean=...) fixes the mean that design= would model. Leave one of them out."
                 )
-            found = read_design(design, rows)
+            found = read_covariates(design, rows)
             rows = len(found)
         if exposure is None:
             columns["exposure"] = np.ones(rows or 1)

@@ -17,7 +17,7 @@ from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import gamma_evidence
 from robustly.conjugate.problem import PairProblem, Penalty, model_of
-from robustly.conjugate.reading import read_design, read_numbers, read_positive, refuse_collinear
+from robustly.conjugate.reading import read_covariates, read_numbers, read_positive, refuse_collinear
 from robustly.conjugate.result import boundary_fit, interior_fit
 from robustly.errors import DataError, FitError, ModelError
 from robustly.fit.objective import Optimum
@@ -128,7 +128,7 @@ class NormalNormal(ConjugatePair):
         if design is not None:
             if self.loc is not None:
                 raise ModelError("loc= fixes the centre that design= would model. Leave one of them out.")
-            matrix = read_design(design, rows)
+            matrix = read_covariates(design, rows)
             rows = len(matrix)
         given = np.atleast_1d(variances) if rows is None else variances
         columns["variances"] = read_positive("variances", given, rows=rows, what="known variances")

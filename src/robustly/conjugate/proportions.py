@@ -16,7 +16,7 @@ from robustly.conjugate.base import ClassicalModel, Columns, Theta
 from robustly.conjugate.counts import INF, check_beta_options
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import beta_evidence, log_rising
-from robustly.conjugate.reading import read_counts, refuse
+from robustly.conjugate.reading import read_counts, refuse_where
 from robustly.rows.distinct import Table
 
 
@@ -76,7 +76,7 @@ class BetaBinomial(ConjugatePair):
         n = read_counts("trials", trials, rows=len(x), least=1, what="trials")
         bad = np.flatnonzero(x > n)
         if bad.size:
-            refuse("successes", x, x > n, f"there are only {n[bad[0]]} trials in that row")
+            refuse_where("successes", x, x > n, f"there are only {n[bad[0]]} trials in that row")
         return {"successes": x, "trials": n}
 
     def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
@@ -237,5 +237,5 @@ class BetaBernoulli(BetaBinomial):
         if outcomes is None:
             return {"trials": np.ones(1, dtype=np.int64)}
         x = read_counts("outcomes", outcomes, what="outcomes")
-        refuse("outcomes", x, x > 1, "outcomes are 0 or 1", "For several trials a row use BetaBinomial.")
+        refuse_where("outcomes", x, x > 1, "outcomes are 0 or 1", "For several trials a row use BetaBinomial.")
         return {"successes": x, "trials": np.ones(len(x), dtype=np.int64)}

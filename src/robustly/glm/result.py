@@ -13,6 +13,7 @@ from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
 from robustly.glm.families import FAMILIES
 from robustly.glm.formula_frames import refuse_other_length
+from robustly.glm.formula_saved import formula_to_json
 from robustly.glm.local import law_asked
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
@@ -83,7 +84,7 @@ class FittedRegression:
             "law": type(self.fitted.law).__name__,
             "asked": dict(self.asked),
             "intercept": self.fitted.intercept,
-            "formula": None if self.formula is None else self.formula.to_saved(),
+            "formula": None if self.formula is None else formula_to_json(self.formula),
             "by_formula": self.by_formula,
         }
         return about, {"phi": self.fitted.phi, "coefficients": self.fitted.coefficients}
@@ -122,7 +123,7 @@ def regression_of(fit: Fit) -> FittedRegression:
     return fit.model
 
 
-def make_fit(
+def regression_fit(
     found: Found, asked: Plan, local: str | None, prior: str, notes: Sequence[str] = (), formula: Any = None
 ) -> Fit:
     """A result from what a search found."""

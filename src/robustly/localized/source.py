@@ -18,7 +18,7 @@ from robustly.fit.passes import Passes
 from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
 from robustly.localized.predictor import Predictive, without_observations
-from robustly.localized.rows import RowSource, find, make_fit
+from robustly.localized.rows import RowSource, find, row_fit
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
@@ -215,7 +215,7 @@ def fit_program(
         return problem.limit.as_fit(found)
     notes = (*found.notes, detected) if program.size else found.notes
     source = ProgramSource(found, rows, program, arguments, owner)
-    return make_fit(found, rows, source, source.model, notes=notes)
+    return row_fit(found, rows, source, source.model, notes=notes)
 
 
 class ProgramProblem(RowProblem):
@@ -300,7 +300,7 @@ class _SharedValue:
         common = self.owner.common_program(self.program, self.arguments)
         theta = common.row_model.parameters.natural(jnp.asarray(found.vector))
         source = ProgramSource(found, self.rows, common, self.arguments, self.owner)
-        return make_fit(
+        return row_fit(
             found, self.rows, source, source.model, limits=limits_of(self.program, theta), notes=(found.outcome.text,)
         )
 

@@ -19,7 +19,7 @@ from robustly.result.estimates import Hyperparameters
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
 from robustly.result.outliers import TAILS, stand_out
-from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse
+from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class Fit:
 
     def _named(self, name: str) -> Any:
         if name not in self.derived:
-            refuse(name, f"{REGRESSIONS} and some {PAIRS}")
+            refuse_other_models(name, f"{REGRESSIONS} and some {PAIRS}")
         return self.derived[name]
 
     if not TYPE_CHECKING:  # a checker still finds names that are nowhere
@@ -385,7 +385,7 @@ class Fit:
 
     def _of_regressions(self, what: str) -> None:
         if not self.terms:
-            refuse(what, REGRESSIONS)
+            refuse_other_models(what, REGRESSIONS)
 
     @property
     def _kind(self) -> str:

@@ -196,7 +196,7 @@ def check_topics(meta: Meta, arrays: Arrays) -> None:
     for name in ("vocabulary", "names"):
         need(meta[name] is None or len(texts_in(meta, name)) == words, f"{name} has not as many words as the topics")
     for name in ("history", "validation"):
-        need(all(_is_number(one) for one in list_in(meta, name)), f"{name} are not numbers")
+        need(all(_is_finite(one) for one in list_in(meta, name)), f"{name} are not numbers")
     for name in ("n_iter", "documents_seen"):
         need(type(meta[name]) is int and meta[name] >= 0, f"{name} is not a count")
 
@@ -304,7 +304,7 @@ def texts_in(meta: Meta, name: str) -> list[str]:
 
 
 def number_in(meta: Meta, name: str) -> float:
-    need(_is_number(meta[name]), f"{name} is not a finite number")
+    need(_is_finite(meta[name]), f"{name} is not a finite number")
     return meta[name]  # type: ignore[no-any-return]
 
 
@@ -318,5 +318,5 @@ def settings_in(meta: Meta, name: str) -> dict[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _is_number(value: Any) -> bool:
+def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
