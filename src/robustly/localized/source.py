@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly._runtime.precision import in_double_precision
-from robustly.errors import FitError, ModelError, RobustlyError, names
+from robustly.errors import FitError, ModelError, RobustlyError, did_you_mean, names
 from robustly.fit.limits import RunawayWatch, heterogeneity
 from robustly.fit.outcome import Stop
 from robustly.fit.passes import Passes
@@ -22,7 +22,7 @@ from robustly.localized.rows import RowSource, find, row_fit
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
-from robustly.model.program.trace import Trace
+from robustly.model.program.trace import Trace, inside
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
 from robustly.result.laws import two_sided
@@ -188,8 +188,6 @@ class ProgramSource(RowSource):
 
 
 def _in_plate(program: Program, name: str) -> bool:
-    from robustly.model.program.trace import inside
-
     return inside(program.trace[name], program.plate)
 
 
@@ -203,8 +201,6 @@ def fit_program(
     options: Mapping[str, Any],
 ) -> Fit:
     """Fit a program that has been read; falls back to its classical model when the rows do not differ."""
-    from robustly.localized.model import start_vector, stop_of
-
     start = start_vector(model, options.get("start"))
     problem = ProgramProblem(model, rows, options["approx"])
     problem.limit = _SharedValue(owner, program, arguments, rows) if _can_degenerate(program) else None
@@ -216,6 +212,24 @@ def fit_program(
     notes = (*found.notes, detected) if program.size else found.notes
     source = ProgramSource(found, rows, program, arguments, owner)
     return row_fit(found, rows, source, source.model, notes=notes)
+
+
+def stop_of(options: Mapping[str, Any]) -> Stop:
+    """Tolerance and step limit, by method."""
+    default = Stop() if options["method"] == "direct" else Stop(1e-8, 5000)
+    return Stop(options.get("rtol") or default.rtol, options.get("max_steps") or default.max_steps)
+
+
+def start_vector(model: RowModel, given: Mapping[str, Any] | None) -> np.ndarray | None:
+    """A start for the search from natural values, where some are given."""
+    if given is None:
+        return None
+    for name in given:
+        if name not in model.start:
+            raise ModelError(
+                f'start= names "{name}", but the parameters are {names(model.start)}.' + did_you_mean(name, model.start)
+            )
+    return model.parameters.vector({**model.start, **given})
 
 
 class ProgramProblem(RowProblem):
@@ -295,14 +309,30 @@ class _SharedValue:
 
     def as_fit(self, found: Found) -> Fit:
         """The classical model as a result."""
-        from robustly.localized.model import limits_of
-
         common = self.owner.common_program(self.program, self.arguments)
         theta = common.row_model.parameters.natural(jnp.asarray(found.vector))
         source = ProgramSource(found, self.rows, common, self.arguments, self.owner)
         return row_fit(
             found, self.rows, source, source.model, limits=limits_of(self.program, theta), notes=(found.outcome.text,)
         )
+
+
+def limits_of(program: Program, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the arguments of the localized priors tend to when all rows share one value."""
+    found: dict[str, dict[str, Any]] = {}
+    for site in program.request.sites:
+        inner, _ = hyper.core(program.trace[site]["fn"])
+        if type(inner) in hyper.LOCATION_SCALE or "scale_tril" in program.free[site]:
+            found[site] = {
+                name: np.asarray(shared[site])
+                if name == "loc"
+                else np.zeros_like(np.asarray(argument.value, dtype=float))
+                for name, argument in program.free[site].items()
+                if name in ("loc", "scale", "scale_tril")
+            }
+        else:
+            found[site] = dict.fromkeys(program.free[site], np.inf)
+    return found
 
 
 def _prior_centres(program: Program, found: Found) -> dict[str, Any]:
