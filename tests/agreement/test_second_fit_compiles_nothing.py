@@ -286,7 +286,7 @@ def walk(name: str) -> dict[str, list[str]]:
 CHECKED = "check_support runs the program on all rows outside jit when their number is new (model/program/checks.py)"
 LIMIT = f"heterogeneity compiles its pass in every call (fit/limits.py); {CHECKED}"
 PREDICTED = "a Predictor compiles its passes in every call, with the parameters as constants (localized/predictor.py)"
-LOADED = "a file read again reads its program again, and looks for conjugacy again (localized/source.py, reattached)"
+LOADED = "a file read again reads its program again, and looks for conjugacy again (localized/reattach.py)"
 COMMON = "the classical evidence is computed outside jit, by number of rows (conjugate/search.py, classical_evidence)"
 BOUNDARY = f"curvature and scores at the boundary are computed outside jit (conjugate/result.py, source.py); {COMMON}"
 POSTERIORS = "posteriors are computed outside jit, by number of distinct rows (conjugate/source.py, posterior_at)"

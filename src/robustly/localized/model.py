@@ -13,8 +13,8 @@ from robustly._runtime.precision import in_double_precision
 from robustly.approx import Approximation
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.outcome import warn_unless_converged
+from robustly.localized.fitting import fit_program
 from robustly.localized.sampling import as_numpyro
-from robustly.localized.source import fit_program
 from robustly.model.conjugacy import detect
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_support
@@ -115,7 +115,7 @@ class Localized:
     def __init__(self, request: Request, approx: Approximation | None) -> None:
         self.request = request
         self.approx = approx
-        self.programs: list[tuple[Program, RowModel, str]] = []
+        self.programs_read: list[tuple[Program, RowModel, str]] = []
         # Programs read with stand-ins for data that were not known: good for sampling, not checked enough for fitting.
         self.stand_ins: list[Program] = []
         # Compiled samplers by program, so that a second call starts at once.
@@ -171,7 +171,7 @@ class Localized:
 
     def program_for(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
         """The program read for this kind of call; reading and checking is done once for each kind."""
-        for known in self.programs:
+        for known in self.programs_read:
             if known[0].is_like(arguments):
                 return known
         _refuse_unusable(arguments)
@@ -181,8 +181,8 @@ class Localized:
         if program.size:
             rows = self._rows(program, arguments, {})
             model, found = detect(model, rows)
-        self.programs.append((program, model, found))
-        return self.programs[-1]
+        self.programs_read.append((program, model, found))
+        return self.programs_read[-1]
 
     def common_program(self, program: Program, arguments: Arguments) -> Program:
         """A program with the localized sites shared by all rows; read once for each that is localized."""

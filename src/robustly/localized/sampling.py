@@ -55,7 +55,7 @@ def as_numpyro(owner: Localized) -> Callable[..., None]:
 def _read_program(owner: Localized, arguments: Arguments) -> Program:
     """The program behind the call: one that was read before, or read now, under ``jit`` with stand-ins for the data."""
 
-    for known in (*(program for program, _, _ in owner.programs), *owner.stand_ins):
+    for known in (*(program for program, _, _ in owner.programs_read), *owner.stand_ins):
         if known.is_like(arguments, values=False):
             return known
     with jax.ensure_compile_time_eval(), double_precision():
