@@ -26,6 +26,7 @@ class GLMEstimator(BaseEstimator):
     result_: Fit
     coef_: Any
     intercept_: Any
+    n_iter_: int
 
     def _family(self) -> Family:
         raise NotImplementedError
@@ -202,7 +203,7 @@ def refuse_text_columns(X: Any) -> None:
         )
 
 
-def keep_fit(model: Any, result: Fit) -> None:
+def keep_fit(model: GLMEstimator, result: Fit) -> None:
     """Give an estimator its result, and the fitted numbers under scikit-learn's names."""
     model.result_ = result
     model.n_iter_ = max(1, len(result.history))
