@@ -52,8 +52,9 @@ def compare(*models: Any, **named: Any) -> Comparison:
         named: more of them, with the names they are to be shown under.
 
     LOO is the log predictive density of each row given all others, by the integrated likelihood, summed over rows that
-    the others can predict in all fits (a row that holds a coefficient alone, ``fit.alone``, is left out); its difference from the best is shown with the standard error of that difference. A row's influence is how far the
-    classical fit's coefficients move, in units of their covariance, when the row is left out.
+    the others can predict in all fits (rows of leverage one, ``fit.leverage_one``, are left out); its difference from the
+    best is shown with the standard error of that difference. A row's influence is how far the classical fit's coefficients
+    move, in units of their covariance, when the row is left out.
 
     Example:
         >>> import numpy as np, robustly.glm as rg
@@ -81,9 +82,9 @@ def compare(*models: Any, **named: Any) -> Comparison:
     )
     loo = np.stack([fit.loo_by_row for fit in fits])
     weight = fits[0].weight.copy()
-    weight[np.concatenate([fit.alone for fit in fits])] = 0.0
+    weight[np.concatenate([fit.leverage_one for fit in fits])] = 0.0
     if not weight.any():
-        raise DataError("every row holds a coefficient alone (as many columns as rows), so no row predicts another.")
+        raise DataError("every row has leverage one (as many columns as rows), so no row predicts another.")
     best = int(np.argmax(loo @ weight))
     away = loo - loo[best]
     scores = pd.DataFrame(

@@ -12,7 +12,7 @@ import numpy as np
 from robustly._runtime.precision import in_double_precision
 from robustly.approx.climb import climb
 from robustly.approx.grid import line_points
-from robustly.conjugate.base import ConjugatePair
+from robustly.conjugate.fitting import ConjugatePair
 from robustly.errors import ModelError
 from robustly.glm.check import check_family
 from robustly.model.row import RowModel

@@ -19,7 +19,7 @@ from robustly.comparison import compare
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.glm.check import check_family
 from robustly.glm.families import Family, Gamma, Poisson
-from robustly.glm.formula import take_offsets
+from robustly.glm.formula_parse import take_offsets
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -9,7 +9,7 @@ import pytest
 
 import robustly as rb
 from robustly.errors import DataError, ModelError, PersistError
-from robustly.glm.formula_saved import from_saved
+from robustly.glm.formula_saved import formula_from_json
 
 
 @pytest.fixture(scope="module")
@@ -224,7 +224,7 @@ def test_formulas_of_0_1_kept_as_text_are_read_and_predict_the_same(data, saved,
             }
         ],
     )
-    matrix, offset = from_saved(kept).matrix_of(data)
+    matrix, offset = formula_from_json(kept).matrix_of(data)
     levels = data["g"].to_numpy()[:, None] == np.array(["a", "b", "c"])
     np.testing.assert_allclose(matrix, np.column_stack([(data["x"] - 1.5) / 0.25, levels]), rtol=1e-14)
     assert not offset.any()

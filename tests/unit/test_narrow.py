@@ -14,7 +14,7 @@ from robustly._runtime.precision import double_precision
 from robustly.approx import Quadrature
 from robustly.fit.passes import passes
 from robustly.fit.problem import RowProblem
-from robustly.model.parameter_cut import cut
+from robustly.model.parameter_cut import cut_parameters
 from robustly.model.row import RowModel
 from robustly.rows.arrays import make_rows
 
@@ -47,7 +47,7 @@ ROW = (np.array([0.5, -1.0, 0.25, 2.0]), 3.0)
 def test_the_fewest_numbers_are_found_and_give_the_function_back(function, size):
     with double_precision():
         v, u = jnp.asarray([0.1, -0.2, 0.3, 0.4, 0.5, -0.6]), jnp.asarray([0.7])
-        view = cut(function, jnp.zeros(1), v, ROW)
+        view = cut_parameters(function, jnp.zeros(1), v, ROW)
         assert view.size == size
         assert float(view.finish(u, view.numbers(v, ROW), ROW)) == pytest.approx(float(function(u, v, ROW)), rel=1e-14)
         slope = jax.grad(lambda x: view.finish(u, view.numbers(x, ROW), ROW))(v)

@@ -48,8 +48,8 @@ def climb(f: Function, start: Any, dim: int, tolerance: float = TOLERANCE) -> An
         step = small_cholesky.solve(small_cholesky.cholesky(jnp.diag(ridge) - curve, dim), slope, dim)
         step = jnp.where(jnp.isfinite(step), step, 0.0)
         # A function that is nearly flat where it starts (a Poisson row far left of its mode) proposes huge steps.
-        reach = 5.0 * (1.0 + jnp.max(jnp.abs(u)))
-        step = step * jnp.minimum(1.0, reach / jnp.maximum(jnp.max(jnp.abs(step)), 1e-300))
+        longest = 5.0 * (1.0 + jnp.max(jnp.abs(u)))
+        step = step * jnp.minimum(1.0, longest / jnp.maximum(jnp.max(jnp.abs(step)), 1e-300))
         ahead = u + step
         there = look(f, ahead)
         gained = jnp.isfinite(there[0]) & (there[0] >= value - 1e-12 * (1.0 + jnp.abs(value)))

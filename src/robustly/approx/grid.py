@@ -82,10 +82,10 @@ def find_half_widths(joint: Density, mode: Any, start: Any, band: tuple[float, f
     point, top = mode[0], joint(mode)
     sign = jnp.asarray([-1.0, 1.0])
 
-    def fall(reach: Any) -> Any:
+    def fall(log_half_widths: Any) -> Any:
         below = lambda s, q: top - joint((point + s * jnp.exp(q))[None])
         along = lambda s, q: jax.jvp(lambda t: below(s, t), (q,), (jnp.ones_like(q),))
-        value, slope = jax.vmap(along)(sign, reach)
+        value, slope = jax.vmap(along)(sign, log_half_widths)
         return jnp.where(jnp.isfinite(value), value, 1e300), slope
 
     def far_off(value: Any) -> Any:
@@ -96,18 +96,18 @@ def find_half_widths(joint: Density, mode: Any, start: Any, band: tuple[float, f
         return jnp.any(far_off(value)) & (steps < _MAX_SEARCH)
 
     def advance(state: Any) -> Any:
-        reach, value, slope, steps = state
+        log_half_widths, value, slope, steps = state
         # Falls grow like a power of the distance, so the search is for log(fall) against log(distance).
         value = jnp.maximum(value, 1e-300)
         rate = jnp.clip(jnp.where(jnp.isfinite(slope), slope, 50.0 * value) / value, 0.05, 50.0)
         step = jnp.clip((np.log(DEPTH) - jnp.log(value)) / rate, -1.5, 1.5)
-        reach = jnp.clip(jnp.where(far_off(value), reach + step, reach), -60.0, 60.0)
-        return reach, *fall(reach), steps + 1
+        log_half_widths = jnp.clip(jnp.where(far_off(value), log_half_widths + step, log_half_widths), -60.0, 60.0)
+        return log_half_widths, *fall(log_half_widths), steps + 1
 
     return lax.stop_gradient(lax.while_loop(unfinished, advance, (start, *fall(start), 0))[0])
 
 
-def level_map(mode: Any, curve: Any, reach: Any) -> Callable[[Any], tuple[Any, Any]]:
+def level_map(mode: Any, curve: Any, log_half_widths: Any) -> Callable[[Any], tuple[Any, Any]]:
     r"""A coordinate in which a density looks normal, with one mode, known curvature, known ends: a trapezoid rule in it.
 
     With :math:`u = m + s\,t\,e^{gt + kt^2}` the ends (falls of DEPTH) lie at the same :math:`\pm t` as a standard
@@ -117,7 +117,7 @@ def level_map(mode: Any, curve: Any, reach: Any) -> Callable[[Any], tuple[Any, A
 
     Returns the map from t to its point and the length of line that a unit of t stands for there.
     """
-    log_left, log_right = reach[0], reach[1]
+    log_left, log_right = log_half_widths[0], log_half_widths[1]
     skew = (log_right - log_left) / (2.0 * ENDS)
     middle = 0.5 * (log_left + log_right) - np.log(ENDS)
     curvature = jnp.where(-curve > 1e-12, -curve, jnp.exp(-2.0 * middle))
@@ -139,9 +139,9 @@ def level_step(count: Any) -> Any:
     return 2.0 * ENDS / (count - 1)
 
 
-def level_points(joint: Density, mode: Any, curve: Any, reach: Any, count: int) -> tuple[Any, Any]:
+def level_points(joint: Density, mode: Any, curve: Any, log_half_widths: Any, count: int) -> tuple[Any, Any]:
     """Points and log weights of :func:`level_map`'s rule."""
-    u, length = jax.vmap(level_map(mode, curve, reach))(jnp.linspace(-ENDS, ENDS, count))
+    u, length = jax.vmap(level_map(mode, curve, log_half_widths))(jnp.linspace(-ENDS, ENDS, count))
     heights = jax.vmap(lambda point: joint(point[None]))(u)
     return u[:, None], jnp.where(jnp.isfinite(heights), heights + jnp.log(length * level_step(count)), -jnp.inf)
 
@@ -150,8 +150,8 @@ def line_points(joint: Density, mode: Any, count: int) -> tuple[Any, Any]:
     """Fine points of a density on the line, given only its mode."""
     _, _, curve = look(joint, mode)
     half = -0.5 * jnp.log(jnp.where(-curve[0, 0] > 1e-12, -curve[0, 0], 1.0)) + np.log(ENDS)
-    reach = find_half_widths(joint, mode, jnp.stack([half, half]))
-    return level_points(joint, mode, curve[0, 0], reach, count)
+    log_half_widths = find_half_widths(joint, mode, jnp.stack([half, half]))
+    return level_points(joint, mode, curve[0, 0], log_half_widths, count)
 
 
 def fine_points(joint: Density, mode: Any, dim: int) -> tuple[Any, Any]:

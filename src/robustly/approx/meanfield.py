@@ -40,7 +40,7 @@ MAX_SWEEPS = 500
 TOLERANCE = 1e-11
 
 
-class Family(Protocol):
+class FactorFamily(Protocol):
     """All that mean field needs of an exponential family."""
 
     def log_normalizer(self, eta: Any) -> Any: ...
@@ -66,7 +66,7 @@ class Factors:
     end, are the *state*.
     """
 
-    families: tuple[Family, ...]
+    families: tuple[FactorFamily, ...]
     tensor: Any
     begin: tuple[Any, ...]
     """The priors of the parts, for all but a discrete latent, which comes last and begins at its own best."""
@@ -201,7 +201,7 @@ class MeanField(Approximation):
     def factors(self, model: RowModel, vector: Any, row: Any) -> Factors:
         """Everything about one row that the bound depends on."""
         structure, theta = conditional(model), model.parameters.natural(vector)
-        families: tuple[Family, ...] = tuple(block.family for block in structure.blocks)
+        families: tuple[FactorFamily, ...] = tuple(block.family for block in structure.blocks)
         begin = tuple(structure.priors(theta, row))
         if model.latents is None:
             return Factors(families, structure.tensor(theta, row), begin)

@@ -53,18 +53,18 @@ def second_order(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, lis
 
 
 def level_moments(
-    density: Finish, scalars: Sequence[Any], mode: Any, reach: Any, count: Any, *, follow: bool
+    density: Finish, scalars: Sequence[Any], mode: Any, log_half_widths: Any, count: Any, *, follow: bool
 ) -> Moments:
     """Evidence and moments of ``density(u, scalars)`` on the line, by `count` points around a place near its mode.
 
     Args:
-        reach: how far it reaches, as :func:`~robustly.approx.grid.find_half_widths` tells.
+        log_half_widths: how far it reaches, as :func:`~robustly.approx.grid.find_half_widths` tells.
         follow: let points move along with the mode. Where the scalars move the likelihood against `u`, a row of much
             information has next to none of it about them, and if points stay behind that is a small difference of large
             numbers; where they move the prior alone, points may stay.
     """
     top, _, curve = look(lambda u: density(u, scalars), mode)
-    place = level_map(mode, curve[0, 0], reach)
+    place = level_map(mode, curve[0, 0], log_half_widths)
     if not follow:
         return _integrate(density, scalars, mode, top, count, place)
     slope = lambda s: look(lambda u: density(u, s), mode)[1][0]

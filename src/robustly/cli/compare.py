@@ -55,7 +55,7 @@ def compare_command(
     from robustly.cli import terminal
     from robustly.comparison import compare
 
-    columns = opt.columns_of(weights, offset, exposure, trials, alpha)
+    columns = opt.row_options(weights, offset, exposure, trials, alpha)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal)
     table = asked.table
     fits: dict[str, Any] = {}

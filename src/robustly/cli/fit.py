@@ -40,7 +40,7 @@ def fit_command(
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(report, save, reads=(data,))
-    columns = opt.columns_of(weights, offset, exposure, trials, alpha)
+    columns = opt.row_options(weights, offset, exposure, trials, alpha)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal, max_iter)
     with about(asked.table), terminal.working("fitting …"):
         found = asked.fit_both(local.value, prior.value, fdr, dof)

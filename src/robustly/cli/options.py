@@ -62,7 +62,7 @@ def with_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def columns_of(
+def row_options(
     weights: str | None, offset: str | None, exposure: str | None, trials: str | None, alpha: float
 ) -> dict[str, Any]:
     """What all fits of a command are asked with."""

@@ -35,7 +35,7 @@ def outliers_command(
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(out, reads=(data,))
-    columns = opt.columns_of(weights, offset, exposure, trials, alpha)
+    columns = opt.row_options(weights, offset, exposure, trials, alpha)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal)
     table = asked.table
     with about(table), terminal.working("fitting …"):

@@ -3,9 +3,10 @@
 One class for each pair of prior and likelihood; ``Pair().fit(data)`` fits the prior over rows.
 """
 
-from robustly.conjugate.base import Classical, ConjugatePair
+from robustly.conjugate.base import ClassicalModel
 from robustly.conjugate.categories import DirichletMultinomial
 from robustly.conjugate.counts import BetaGeometric, BetaNegativeBinomial, GammaPoisson
+from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.multivariate import NormalWishart
 from robustly.conjugate.normal import NormalInverseGamma, NormalNormal
 from robustly.conjugate.positive import GammaExponential, GammaGamma, InverseGammaLogNormal, NormalLogNormal
@@ -17,7 +18,7 @@ __all__ = [
     "BetaBinomial",
     "BetaGeometric",
     "BetaNegativeBinomial",
-    "Classical",
+    "ClassicalModel",
     "ConjugateFit",
     "ConjugatePair",
     "DirichletMultinomial",

@@ -18,17 +18,16 @@ from typing import Any, ClassVar
 import jax
 import numpy as np
 
-from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.reading import read_numbers
 from robustly.errors import ModelError
-from robustly.rows.distinct import Table, make_table
+from robustly.rows.distinct import Table
 
 Columns = Mapping[str, Any]
 Theta = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Classical:
+class ClassicalModel:
     """The model in which all rows share one value of the local: the limit of no heterogeneity."""
 
     values: dict[str, Any]
@@ -52,15 +51,8 @@ class Classical:
     """Values that were not estimated."""
 
 
-class ConjugatePair(ABC):
-    """A prior and a likelihood that are conjugate; every row draws its own local value from the prior.
-
-    To make a pair, write a frozen dataclass with :meth:`coordinates`, :meth:`natural`, :meth:`log_normalizer`,
-    :meth:`statistic` and :meth:`log_base`, each for one row and in ``jax.numpy``, and look at it with
-    ``rb.testing.check_pair``. A field called like a coordinate fixes it when it is not None. Everything else has a
-    default; :meth:`law` and :meth:`likelihood` give posteriors in the local's own units and let the check compare
-    posterior with prior × likelihood, :meth:`predictive_law` replaces a numerical predictive by a closed form.
-    """
+class PairDefinition(ABC):
+    """The mathematics of a conjugate pair, and what follows from it; :class:`~robustly.conjugate.fitting.ConjugatePair` fits it."""
 
     local: ClassVar[str] = "local"
     """What the rows' own value is called."""
@@ -150,7 +142,7 @@ class ConjugatePair(ABC):
             found[name] = transform(np.zeros(transform.inverse_shape(shape)))
         return found
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         """The limit of no heterogeneity, with its score test; None if the pair has none."""
         return None
 
@@ -174,25 +166,6 @@ class ConjugatePair(ABC):
 
     _known: ClassVar[tuple[str, ...]] = ()
     """Fields that are coordinates."""
-
-    def fit(
-        self,
-        x: Any,
-        *,
-        method: str = "direct",
-        weights: Any = None,
-        hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """Fit the prior to rows `x`; see :func:`robustly.conjugate.problem.fit_pair` for what the options mean."""
-        return self._fit(self.read(x), method, weights, hyperprior)
-
-    @in_double_precision
-    def _fit(
-        self, columns: dict[str, np.ndarray], method: str, weights: Any, hyperprior: Mapping[str, Any] | None
-    ) -> Any:
-        from robustly.conjugate.problem import fit_pair
-
-        return fit_pair(self, make_table(columns, weights), method, hyperprior)
 
 
 def add(one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:

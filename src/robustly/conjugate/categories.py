@@ -13,11 +13,14 @@ from numpyro.distributions import constraints
 from scipy import sparse, stats
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta
+from robustly.conjugate.base import ClassicalModel, Columns, Theta
+from robustly.conjugate.fitting import ConjugatePair, fit_pair
 from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.normal import INF
 from robustly.conjugate.polya import Polya, SparseColumn
+from robustly.conjugate.problem import PairProblem, Penalty, classical_value, model_of, noise
 from robustly.conjugate.reading import read_counts, read_matrix
+from robustly.conjugate.result import boundary_fit, interior_fit
 from robustly.conjugate.shares import DirichletLaw, PolyaLaw, PureRows
 from robustly.errors import DataError, ModelError, SupportError
 from robustly.fit.outcome import warn_unless_converged
@@ -68,9 +71,6 @@ class DirichletMultinomial(ConjugatePair):
 
     @in_double_precision
     def _search(self, column: Any, method: str, weights: Any, hyperprior: Any) -> Any:
-        from robustly.conjugate.problem import PairProblem, Penalty, classical_value, fit_pair, model_of, noise
-        from robustly.conjugate.result import boundary_fit, interior_fit
-
         weight = read_weights(weights, len(column))
         table = Table({"counts": column}, weight, None, weight)
         if method != "direct" or hyperprior:
@@ -160,7 +160,7 @@ class DirichletMultinomial(ConjugatePair):
         total = columns["counts"].sum(axis=1, keepdims=True)
         return columns["counts"] / np.maximum(total, 1.0)
 
-    def tails(self, theta: Theta | None, columns: Columns, classical: Classical | None) -> np.ndarray:
+    def tails(self, theta: Theta | None, columns: Columns, classical: ClassicalModel | None) -> np.ndarray:
         raise ModelError("counts over categories have no single tail. Look at fit.surprise, or test one column.")
 
     def start(self, table: Table) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class DirichletMultinomial(ConjugatePair):
         size = 1.0 / rho - 1.0 if 1e-7 < rho < 0.98 else 0.02 if rho >= 0.98 else 100.0
         return {"concentration": np.maximum(np.clip(size, 1e-3, 1e7) * mean, self.floor)}
 
-    def classical(self, table: Table) -> Classical:
+    def classical(self, table: Table) -> ClassicalModel:
         mean, _, over, room = _moments(table)
         why = ""
         if room == 0:
@@ -181,20 +181,20 @@ class DirichletMultinomial(ConjugatePair):
             why = f"only category {int(np.argmax(mean))} occurs: no heterogeneity can be seen, and its share is 1."
         elif _one_category(table):
             return self._pure_rows(table)
-        return Classical(
+        return ClassicalModel(
             {"mean": mean}, {"concentration": np.where(mean > 0, INF, 0.0)}, over / room if room > 0 else 0.0,
             lambda values, row: jnp.sum(xlogy(row["counts"], values["mean"])) + self.log_base({}, row),
             lambda values, columns: PolyaLaw(columns["trials"], np.asarray(values["mean"]), limit=True),
             lambda values, columns: np.asarray(values["mean"]), {"total": INF, "mean": mean}, why,
         )  # fmt: skip
 
-    def _pure_rows(self, table: Table) -> Classical:
+    def _pure_rows(self, table: Table) -> ClassicalModel:
         """The other end: concentrations of 0, where every row shows a single category."""
         column = table.columns["counts"]
         shown = column.matrix > 0 if isinstance(column, SparseColumn) else column > 0
         rows = np.asarray(table.weight @ shown, dtype=float)
         mean = rows / rows.sum()
-        return Classical(
+        return ClassicalModel(
             {"mean": mean}, {"concentration": np.zeros(len(mean))}, 0.0,
             lambda values, row: jnp.sum(xlogy(jnp.minimum(row["counts"], 1.0), values["mean"])),
             lambda values, columns: PureRows(columns["trials"], np.asarray(values["mean"])),
@@ -203,7 +203,7 @@ class DirichletMultinomial(ConjugatePair):
             "drawn with fixed shares, are returned.",
         )  # fmt: skip
 
-    def boundary_shape(self, table: Table, classical: Classical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def boundary_shape(self, table: Table, classical: ClassicalModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Free logits of the shares that occur: the shares themselves add up to one and are not free."""
         mean = np.asarray(classical.values["mean"])
         seen = np.flatnonzero(mean > 0)

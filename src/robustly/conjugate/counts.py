@@ -12,9 +12,10 @@ from jax.scipy.special import gammaln, xlog1py, xlogy
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
+from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
+from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import beta_evidence, gamma_evidence, log_rising
-from robustly.conjugate.reading import read_counts, read_design, read_positive, refuse_collinear
+from robustly.conjugate.reading import read_counts, read_covariates, read_positive, refuse_collinear
 from robustly.errors import DataError, ModelError
 from robustly.rows.distinct import Table
 
@@ -88,7 +89,7 @@ class GammaPoisson(ConjugatePair):
                 raise ModelError(
                     "GammaPoisson(mean=...) fixes the mean that design= would model. Leave one of them out."
                 )
-            found = read_design(design, rows)
+            found = read_covariates(design, rows)
             rows = len(found)
         if exposure is None:
             columns["exposure"] = np.ones(rows or 1)
@@ -164,7 +165,7 @@ class GammaPoisson(ConjugatePair):
             return {"mean": mean if self.mean is None else self.mean}
         return {"coef": poisson_regression(columns["design"], columns["counts"], columns["exposure"], table.weight)}
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         columns = table.columns
         x, exposure = columns["counts"], columns["exposure"]
         if float(table.weight @ x) == 0.0:
@@ -172,7 +173,7 @@ class GammaPoisson(ConjugatePair):
                 raise DataError("all counts are 0, so no coefficient can be fitted. Leave design out, or add data.")
             values = {"rate": 0.0 if self.mean is None else self.mean}
             edge = ("rate",) if self.mean is None else ()
-            return Classical(
+            return ClassicalModel(
                 values, {"concentration": INF, "rate": INF}, 0.0, _log_poisson, _poisson_law, _poisson_rate,
                 {"mean": values["rate"]}, "all counts are 0: no heterogeneity can be seen, and the Poisson with rate 0 "
                 "is returned.", edge,
@@ -181,11 +182,11 @@ class GammaPoisson(ConjugatePair):
         mu = exposure * _numpy_centre(found, columns)
         score = float(table.weight @ ((x - mu) ** 2 - x)) / float(table.weight @ (mu**2 + mu))
         if "design" in columns:
-            return Classical(found, {"concentration": INF}, score, _log_poisson, _poisson_law, _poisson_rate)
+            return ClassicalModel(found, {"concentration": INF}, score, _log_poisson, _poisson_law, _poisson_rate)
         values = {"rate": found["mean"]}
         limits = {"concentration": INF, "rate": INF}
         given = () if self.mean is None else ("rate",)
-        return Classical(
+        return ClassicalModel(
             values, limits, score, _log_poisson, _poisson_law, _poisson_rate, {"mean": found["mean"]}, given=given
         )
 
@@ -337,7 +338,7 @@ class BetaNegativeBinomial(ConjugatePair):
         excess = float(table.weight @ ((x - mu) ** 2)) / max(float(table.weight @ plain), 1e-300) - 1.0
         return {"concentration": float(np.clip(4.0 / max(excess, 0.1), 1.0, 1e4)), "mean": min(max(p, 1e-6), 1 - 1e-6)}
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         r, x, w = table.columns["size"], table.columns["failures"], table.weight
         p = float(w @ r) / float(w @ (r + x)) if self.mean is None else self.mean
         why, score = "", 0.0
@@ -350,7 +351,7 @@ class BetaNegativeBinomial(ConjugatePair):
         else:
             q = 1.0 - p
             score = float(w @ ((r / p - x / q) ** 2 - r / p**2 - x / q**2)) / float(w @ (r / p**2 + x / q**2))
-        return Classical(
+        return ClassicalModel(
             {"chance": p}, {"concentration1": INF, "concentration0": INF}, score, _log_negative_binomial,
             lambda values, columns: stats.nbinom(columns["size"], float(values["chance"])),
             lambda values, columns: np.broadcast_to(np.asarray(values["chance"]), np.shape(columns["size"])),

@@ -11,7 +11,8 @@ from jax.scipy.special import multigammaln
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
+from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
+from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.normal import HALF_LOG_TWO_PI, INF
 from robustly.conjugate.reading import read_matrix
@@ -116,7 +117,7 @@ class NormalWishart(ConjugatePair):
         d2 = _distances(columns["x"], np.asarray(theta["loc"]), np.asarray(theta["scale_tril"]))
         return (float(theta["dof"]) + columns["x"].shape[1]) / (float(theta["dof"]) + d2)
 
-    def tails(self, theta: Theta | None, columns: Columns, classical: Classical | None) -> np.ndarray:
+    def tails(self, theta: Theta | None, columns: Columns, classical: ClassicalModel | None) -> np.ndarray:
         """How probable a row at least as far from the centre is."""
         x = columns["x"]
         p = x.shape[1]
@@ -140,7 +141,7 @@ class NormalWishart(ConjugatePair):
             scale = (x - loc).T @ ((x - loc) * weight[:, None]) / table.total
         return {"dof": dof, "loc": loc, "scale_tril": np.linalg.cholesky(scale)}
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         x = table.columns["x"]
         p = x.shape[1]
         loc = table.mean(x) if self.loc is None else np.asarray(self.loc, dtype=float)
@@ -156,13 +157,13 @@ class NormalWishart(ConjugatePair):
             )
         d2 = _distances(x, loc, np.linalg.cholesky(scale))
         score = float(table.mean(d2**2 / 4 - p * d2 / 2 + p * (p - 2) / 4))
-        return Classical(
+        return ClassicalModel(
             {"loc": loc, "scale": scale}, {"df": INF, "rate_matrix": np.full((p, p), INF)}, score, _log_vector_normal,
             lambda given, columns: VectorStudent(INF, np.asarray(given["loc"]), np.asarray(given["scale"])),
             lambda given, columns: np.linalg.inv(np.asarray(given["scale"])), {"dof": INF, "scale": scale},
         )  # fmt: skip
 
-    def boundary_shape(self, table: Table, classical: Classical) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def boundary_shape(self, table: Table, classical: ClassicalModel) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Centre and lower triangle of the covariance: the free numbers of a normal, and their information."""
         loc, scale = np.asarray(classical.values["loc"]), np.asarray(classical.values["scale"])
         p = len(loc)

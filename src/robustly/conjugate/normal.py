@@ -13,10 +13,15 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
+from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
+from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import gamma_evidence
-from robustly.conjugate.reading import read_design, read_numbers, read_positive, refuse_collinear
+from robustly.conjugate.problem import PairProblem, Penalty, model_of
+from robustly.conjugate.reading import read_covariates, read_numbers, read_positive, refuse_collinear
+from robustly.conjugate.result import boundary_fit, interior_fit
 from robustly.errors import DataError, FitError, ModelError
+from robustly.fit.objective import Optimum
+from robustly.fit.outcome import Outcome
 from robustly.rows.distinct import Table, make_table
 
 INF = float("inf")
@@ -87,11 +92,6 @@ class NormalNormal(ConjugatePair):
 
     @in_double_precision
     def _james_stein(self, columns: dict[str, np.ndarray], weights: Any, hyperprior: Any) -> Any:
-        from robustly.conjugate.problem import PairProblem, Penalty, model_of
-        from robustly.conjugate.result import boundary_fit, interior_fit
-        from robustly.fit.objective import Optimum
-        from robustly.fit.outcome import Outcome
-
         x, v = columns["means"], columns["variances"]
         lost = 2 if self.loc is not None else 3
         if weights is not None or hyperprior or "design" in columns or self.scale is not None:
@@ -128,7 +128,7 @@ class NormalNormal(ConjugatePair):
         if design is not None:
             if self.loc is not None:
                 raise ModelError("loc= fixes the centre that design= would model. Leave one of them out.")
-            matrix = read_design(design, rows)
+            matrix = read_covariates(design, rows)
             rows = len(matrix)
         given = np.atleast_1d(variances) if rows is None else variances
         columns["variances"] = read_positive("variances", given, rows=rows, what="known variances")
@@ -192,14 +192,14 @@ class NormalNormal(ConjugatePair):
             return {"coef": np.linalg.lstsq(columns["design"] * root[:, None], columns["means"] * root, rcond=None)[0]}
         return {"loc": float(precision @ columns["means"] / precision.sum()) if self.loc is None else self.loc}
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         values = self._classical_values(table)
         columns, w = table.columns, table.weight
         v = columns["variances"]
         off = (columns["means"] - _centres(values, columns)) / v
         score = float(w @ (off**2 - 1.0 / v)) / float(w @ (1.0 / v))
         limits = {"scale": 0.0} if "coef" in values else {"scale": 0.0, "loc": values["loc"]}
-        return Classical(
+        return ClassicalModel(
             values, limits, score, _log_normal,
             lambda given, cols: stats.norm(_centres(given, cols), np.sqrt(cols["variances"])), _centres,
         )  # fmt: skip
@@ -305,7 +305,7 @@ class NormalInverseGamma(ConjugatePair):
             width = float(np.sqrt(table.mean((x - centre) ** 2)))
         return {"dof": 4.0, "loc": centre, "scale": width / 0.741}
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         x = table.columns["x"]
         loc = float(table.mean(x)) if self.loc is None else float(self.loc)
         off = (x - loc) ** 2
@@ -318,7 +318,7 @@ class NormalInverseGamma(ConjugatePair):
         z = off / variance
         score = float(table.mean(z**2 / 4 - z / 2 - 0.25))
         scale = float(np.sqrt(variance))
-        return Classical(
+        return ClassicalModel(
             {"loc": loc, "scale": scale}, {"concentration": INF, "rate": INF}, score,
             lambda given, row: -0.5 * ((row["x"] - given["loc"]) / given["scale"]) ** 2
             - jnp.log(given["scale"]) - HALF_LOG_TWO_PI,

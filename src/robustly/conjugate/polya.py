@@ -123,8 +123,8 @@ class Polya:
         """Second derivatives in log concentrations."""
         _, first, second, whole, bend = terms
         diagonal = np.where(self.seen, alpha**2 * second + alpha * (first - whole), HELD)
-        reach = np.where(self.seen, alpha, 0.0)
-        return np.diag(diagonal) - bend * np.outer(reach, reach)
+        loading = np.where(self.seen, alpha, 0.0)
+        return np.diag(diagonal) - bend * np.outer(loading, loading)
 
 
 @partial(jax.jit, static_argnames="width")
@@ -147,11 +147,11 @@ def _newton_step(
 ) -> np.ndarray | None:
     """−H⁻¹g for H = diag(d) − bend·ααᵀ by Sherman & Morrison; None where H is not negative definite."""
     down = np.where(seen, -(alpha**2 * second + slope), 1.0)
-    reach = np.where(seen, alpha, 0.0)
+    loading = np.where(seen, alpha, 0.0)
     if not np.all(down > 0):
         return None
-    left = 1.0 + bend * float(np.sum(reach**2 / down))
+    left = 1.0 + bend * float(np.sum(loading**2 / down))
     if not left > 1e-12:
         return None
     plain = slope / down
-    return plain - (reach / down) * (bend * float(reach @ plain) / left)
+    return plain - (loading / down) * (bend * float(loading @ plain) / left)

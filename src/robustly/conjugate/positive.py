@@ -12,7 +12,8 @@ from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta, positive_or_none
+from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
+from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import gamma_evidence, log_rising, log_rising_plain
 from robustly.conjugate.normal import INF, NormalInverseGamma, NormalNormal
 from robustly.conjugate.reading import read_positive
@@ -100,7 +101,7 @@ class GammaGamma(ConjugatePair):
         log_mean_rate = _digamma(k) - centre - _digamma(a) + np.log(a)
         return {"concentration": a, "mean": float(np.exp(log_mean_rate)), "shape": k}
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         x = table.columns["x"]
         mean = float(table.mean(x))
         shape = self.shape if self.shape is not None else _gamma_shape(mean, float(table.mean(np.log(x))))
@@ -117,7 +118,7 @@ class GammaGamma(ConjugatePair):
             k = given.get("shape", shape)
             return k * jnp.log(given["rate"]) + (k - 1.0) * jnp.log(row["x"]) - given["rate"] * row["x"] - gammaln(k)
 
-        return Classical(
+        return ClassicalModel(
             values, {"concentration": INF, "rate": INF}, score, log_prob,
             lambda given, columns: stats.gamma(float(given.get("shape", shape)), scale=1.0 / float(given["rate"])),
             lambda given, columns: np.asarray(given["rate"]), {"mean": rate},
@@ -232,7 +233,7 @@ class NormalLogNormal(NormalNormal):
         plain = super().predictive_law(theta, columns)
         return stats.lognorm(plain.kwds.get("scale", plain.args[1]), scale=np.exp(plain.mean()))
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         found = super().classical(table)
         assert found is not None
         plain, law = found.log_prob, found.law
@@ -274,7 +275,7 @@ class InverseGammaLogNormal(NormalInverseGamma):
     def predictive_law(self, theta: Theta, columns: Columns) -> Any:
         return LogStudent(super().predictive_law(theta, columns))
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         found = super().classical(table)
         assert found is not None
         plain = found.log_prob

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -19,26 +19,19 @@ import numpy as np
 from numpyro.distributions import biject_to
 
 from robustly.approx import Exact
-from robustly.conjugate.base import Classical, ConjugatePair, add
-from robustly.errors import FitError, ModelError, did_you_mean, names
-from robustly.fit.em import em
+from robustly.conjugate.base import ClassicalModel, PairDefinition, add
+from robustly.errors import ModelError, did_you_mean, names
 from robustly.fit.newton import maximize
 from robustly.fit.objective import Look, Optimum
-from robustly.fit.outcome import Outcome, Stop, warn_unless_converged
+from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass, weighed
 from robustly.fit.problem import Found, Limit, RowProblem
-from robustly.fit.search import search
 from robustly.model.parameters import Parameters
 from robustly.model.row import RowModel
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.distinct import Table
 from robustly.rows.store import Data, Rows
 
-if TYPE_CHECKING:
-    from robustly.conjugate.result import ConjugateFit
-
-METHODS = ("direct", "em")
-EM_STOP = Stop(1e-10, 10_000)
 KEPT = 64
 _MODELS: dict[Any, PairModel] = {}
 
@@ -47,7 +40,7 @@ _MODELS: dict[Any, PairModel] = {}
 class StatedConjugacy:
     """What a pair knows of its rows, as the core looks for it in programs."""
 
-    pair: ConjugatePair
+    pair: PairDefinition
     columns: tuple[str, ...]
 
     def level_and_natural(self, theta: Any, row: Any, z: Any = None) -> tuple[Any, Any]:
@@ -64,7 +57,7 @@ class StatedConjugacy:
 class PairModel:
     """A pair as a row model, for columns of certain shapes. Get it from :func:`model_of`, which keeps them."""
 
-    def __init__(self, pair: ConjugatePair, free: tuple[Any, ...], columns: tuple[str, ...]) -> None:
+    def __init__(self, pair: PairDefinition, free: tuple[Any, ...], columns: tuple[str, ...]) -> None:
         self.pair, self.columns = pair, columns
         self.samplers: dict[Any, dict[Any, Any]] = {}
         """Compiled samplers of the prior's posterior, by hyperprior."""
@@ -101,7 +94,7 @@ def _middle(constraint: Any, shape: tuple[int, ...]) -> Any:
     return transform(jnp.zeros(transform.inverse_shape(shape)))
 
 
-def model_of(pair: ConjugatePair, columns: Mapping[str, np.ndarray]) -> PairModel:
+def model_of(pair: PairDefinition, columns: Mapping[str, np.ndarray]) -> PairModel:
     """The row model of this pair for columns of these shapes, made once."""
     fixed = pair.fixed
     listed = pair.coordinates(columns)
@@ -168,7 +161,7 @@ class PairProblem(RowProblem):
     def __init__(self, owner: PairModel, table: Table, penalty: Penalty, rows: Rows | None = None) -> None:
         super().__init__(owner.row_model, table.rows if rows is None else rows, Exact())
         self.owner, self.table, self.penalty = owner, table, penalty
-        self.classical: Classical | None = None
+        self.classical: ClassicalModel | None = None
 
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
         found = super()._look(vector, sums)
@@ -210,7 +203,7 @@ class PairProblem(RowProblem):
 class SharedValue(Limit):
     """All rows share one value of the local: the classical model, known in closed form."""
 
-    def __init__(self, problem: PairProblem, classical: Classical) -> None:
+    def __init__(self, problem: PairProblem, classical: ClassicalModel) -> None:
         self.problem, self.classical = problem, classical
         self.explored: Optimum | None = None
 
@@ -247,65 +240,16 @@ class SharedValue(Limit):
         return self.found.with_outcome("boundary", self.classical.why, steps)
 
 
-# ---------------------------------------------------------------------------------------------------- fitting
-
-
-def fit_pair(pair: ConjugatePair, table: Table, method: str, hyperprior: Mapping[str, Any] | None) -> ConjugateFit:
-    """Fit `pair` to the rows of `table`.
-
-    Args:
-        method: ``"direct"`` climbs the evidence by Newton steps; ``"em"`` alternates exact E-steps with M-steps, as the
-            paper does, and takes more passes to the same answer.
-        hyperprior: NumPyro distributions by name of a hyperparameter; the fit is then the joint mode (MAP).
-    """
-    from robustly.conjugate.result import boundary_fit, interior_fit
-
-    if method not in METHODS:
-        raise ModelError(f'method is {names(METHODS)}; got "{method}".' + did_you_mean(str(method), METHODS))
-    model = model_of(pair, table.columns)
-    penalty = Penalty(model, hyperprior)
-    problem = PairProblem(model, table, penalty)
-    if not model.parameters.size:
-        return interior_fit(problem, _nothing_to_fit(problem))
-    first = next(iter(pair.coordinates(table.columns)))
-    if first in model.parameters.names and not penalty.given:
-        problem.classical = pair.classical(table)
-    try:
-        found = search(problem, Stop()) if method == "direct" else _by_em(problem)
-    except FitError:
-        raise FitError(
-            f"{type(pair).__name__} has no finite evidence at its start values. Look at the data for extreme values."
-        ) from None
-    if found.outcome.kind == "boundary":
-        assert problem.classical is not None
-        return boundary_fit(problem, problem.classical, found.outcome.text, found.outcome.steps)
-    fit = interior_fit(problem, found.optimum)
-    warn_unless_converged(fit.outcome)
-    return fit
-
-
-def _by_em(problem: PairProblem) -> Found:
-    limits = problem.limits(None)
-    for limit in limits:
-        if limit.rules_out():
-            return limit.answer(None)
-    found = em(problem, EM_STOP)
-    for limit in limits:
-        if limit.answers(found):
-            return limit.answer(found)
-    return found
-
-
 def noise(value: float) -> float:
     """How far two log likelihoods of this size may differ and still be called equal."""
     return 1e-12 * max(1.0, abs(value)) + 1e-10
 
 
-def classical_value(classical: Classical, table: Table) -> float:
+def classical_value(classical: ClassicalModel, table: Table) -> float:
     return float(table.weight @ classical_evidence(classical, table.columns))
 
 
-def classical_evidence(classical: Classical, columns: Mapping[str, np.ndarray]) -> np.ndarray:
+def classical_evidence(classical: ClassicalModel, columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return (
         classical_rows(columns).map(classical_passes(classical, columns).evidence, classical.values).by_unit["evidence"]
     )
@@ -353,7 +297,7 @@ class ClassicalPasses:
 _CLASSICAL: dict[Any, ClassicalPasses] = {}
 
 
-def classical_passes(classical: Classical, columns: Mapping[str, np.ndarray]) -> ClassicalPasses:
+def classical_passes(classical: ClassicalModel, columns: Mapping[str, np.ndarray]) -> ClassicalPasses:
     """The passes of a classical model, made once for each density that a pair states, though it states it anew each time."""
     key = (_identity(classical.log_prob), tuple(columns))
     try:
@@ -375,7 +319,7 @@ def _identity(function: Any) -> Any:
 
 
 @lru_cache(maxsize=KEPT)
-def posterior_pass(pair: ConjugatePair, columns: tuple[str, ...]) -> ChunkPass:
+def posterior_pass(pair: PairDefinition, columns: tuple[str, ...]) -> ChunkPass:
     """The pass that gives every row's posterior natural parameters; theta is the pair's."""
 
     def chunk(theta: Any, data: Data, weight: Any, state: Any) -> Any:
@@ -384,10 +328,3 @@ def posterior_pass(pair: ConjugatePair, columns: tuple[str, ...]) -> ChunkPass:
         return {}, {str(i): part for i, part in enumerate(eta)}, None
 
     return ChunkPass(jax.jit(chunk))
-
-
-def _nothing_to_fit(problem: PairProblem) -> Optimum:
-    value = problem.expect(np.zeros(0))[0]
-    outcome = Outcome("converged", "everything was fixed, so nothing was fitted.", 1)
-    history = [{"pass": 1, "value": value, "expected_gain": 0.0, "step": 0.0, "seconds": 0.0}]
-    return Optimum(np.zeros(0), value, np.zeros(0), np.zeros((0, 0)), history, outcome)

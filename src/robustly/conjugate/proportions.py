@@ -12,10 +12,11 @@ from jax.scipy.special import gammaln, xlog1py, xlogy
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import Classical, Columns, ConjugatePair, Theta
+from robustly.conjugate.base import ClassicalModel, Columns, Theta
 from robustly.conjugate.counts import INF, check_beta_options
+from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import beta_evidence, log_rising
-from robustly.conjugate.reading import read_counts, refuse
+from robustly.conjugate.reading import read_counts, refuse_where
 from robustly.rows.distinct import Table
 
 
@@ -75,7 +76,7 @@ class BetaBinomial(ConjugatePair):
         n = read_counts("trials", trials, rows=len(x), least=1, what="trials")
         bad = np.flatnonzero(x > n)
         if bad.size:
-            refuse("successes", x, x > n, f"there are only {n[bad[0]]} trials in that row")
+            refuse_where("successes", x, x > n, f"there are only {n[bad[0]]} trials in that row")
         return {"successes": x, "trials": n}
 
     def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
@@ -133,7 +134,7 @@ class BetaBinomial(ConjugatePair):
         concentration = 1.0 / rho - 1.0 if 1e-6 < rho < 0.98 else 0.02 if rho >= 0.98 else 20.0
         return {"concentration": float(np.clip(concentration, 1e-2, 1e6)), "mean": p}
 
-    def classical(self, table: Table) -> Classical | None:
+    def classical(self, table: Table) -> ClassicalModel | None:
         x, n, w = table.columns["successes"], table.columns["trials"], table.weight
         p = float(w @ x) / float(w @ n) if self.mean is None else self.mean
         why, score = "", 0.0
@@ -152,18 +153,18 @@ class BetaBinomial(ConjugatePair):
         else:
             g, h = (x - n * p) / (p * (1 - p)), x / p**2 + (n - x) / (1 - p) ** 2
             score = float(w @ (g**2 - h)) / float(w @ h)
-        return Classical(
+        return ClassicalModel(
             {"chance": p}, {"concentration1": INF, "concentration0": INF}, score, _log_binomial,
             lambda values, columns: stats.binom(columns["trials"].astype(np.int64), float(values["chance"])),
             lambda values, columns: np.broadcast_to(np.asarray(values["chance"]), np.shape(columns["trials"])),
             {"concentration": INF, "mean": p, "rho": 0.0}, why, edge, () if self.mean is None else ("chance",),
         )  # fmt: skip
 
-    def _all_or_nothing(self, table: Table) -> Classical:
+    def _all_or_nothing(self, table: Table) -> ClassicalModel:
         """The other end: concentrations of 0, where a row is all successes or none."""
         x, w = table.columns["successes"], table.weight
         share = float(w @ (x > 0)) / table.total if self.mean is None else self.mean
-        return Classical(
+        return ClassicalModel(
             {"chance": share}, {"concentration1": 0.0, "concentration0": 0.0}, 0.0,
             lambda values, row: jnp.where(
                 row["successes"] > 0, jnp.log(values["chance"]), jnp.log1p(-values["chance"])
@@ -236,5 +237,5 @@ class BetaBernoulli(BetaBinomial):
         if outcomes is None:
             return {"trials": np.ones(1, dtype=np.int64)}
         x = read_counts("outcomes", outcomes, what="outcomes")
-        refuse("outcomes", x, x > 1, "outcomes are 0 or 1", "For several trials a row use BetaBinomial.")
+        refuse_where("outcomes", x, x > 1, "outcomes are 0 or 1", "For several trials a row use BetaBinomial.")
         return {"successes": x, "trials": np.ones(len(x), dtype=np.int64)}

@@ -39,10 +39,10 @@ def read_matrix(name: str, values: Any, *, rows: int | None = None) -> np.ndarra
 def read_counts(name: str, values: Any, *, rows: int | None = None, least: int = 0, what: str = "counts") -> np.ndarray:
     """Whole numbers from `least` on."""
     array = read_numbers(name, values, rows=rows)
-    refuse(name, array, array < least, f"{what} start at {least}")
+    refuse_where(name, array, array < least, f"{what} start at {least}")
     if array.dtype.kind == "f":
-        refuse(name, array, array != np.floor(array), f"{what} are whole numbers")
-        refuse(name, array, array > 2.0**53, "whole numbers are exact only up to 2**53")
+        refuse_where(name, array, array != np.floor(array), f"{what} are whole numbers")
+        refuse_where(name, array, array > 2.0**53, "whole numbers are exact only up to 2**53")
         array = array.astype(np.int64)
     return array
 
@@ -50,11 +50,13 @@ def read_counts(name: str, values: Any, *, rows: int | None = None, least: int =
 def read_positive(name: str, values: Any, *, rows: int | None = None, what: str) -> np.ndarray:
     """Numbers above 0."""
     array = read_numbers(name, values, rows=rows)
-    refuse(name, array, array <= 0, f"{what} are above 0")
+    refuse_where(name, array, array <= 0, f"{what} are above 0")
     return array.astype(float)
 
 
-def refuse(name: str, array: np.ndarray, bad: np.ndarray, rule: str, advice: str = "Correct or drop that row.") -> None:
+def refuse_where(
+    name: str, array: np.ndarray, bad: np.ndarray, rule: str, advice: str = "Correct or drop that row."
+) -> None:
     """Raise a SupportError that names the first bad row."""
     found = np.flatnonzero(bad)
     if found.size:
@@ -62,7 +64,7 @@ def refuse(name: str, array: np.ndarray, bad: np.ndarray, rule: str, advice: str
         raise SupportError(f"{name} holds {array[found[0]]} in row {found[0]}{more}, but {rule}. {advice}")
 
 
-def read_design(values: Any, rows: int | None) -> np.ndarray:
+def read_covariates(values: Any, rows: int | None) -> np.ndarray:
     """Covariates, one line a row."""
     return read_matrix("design", values, rows=rows)
 

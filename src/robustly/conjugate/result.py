@@ -1,4 +1,4 @@
-"""A fitted pair as a :class:`~robustly.result.fit.Fit`: inside, at the boundary of no heterogeneity, or from a file."""
+"""A fitted pair as a :class:`~robustly.result.fit.Fit`: inside or at the boundary of no heterogeneity."""
 
 from __future__ import annotations
 
@@ -9,24 +9,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import Classical, ConjugatePair
+from robustly.conjugate.base import ClassicalModel
 from robustly.conjugate.problem import (
     PairProblem,
     Penalty,
     classical_evidence,
     classical_passes,
     classical_rows,
-    model_of,
 )
 from robustly.conjugate.source import PairSource, scale_of
-from robustly.errors import PersistError
 from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Outcome
 from robustly.result.estimates import Hyperparameters, labels_of
 from robustly.result.fit import Fit
-from robustly.result.saved import fields_of
-from robustly.rows.distinct import Table, make_table
 
 # The scales of intervals, by the words that `scale_of` has for a constraint.
 SCALES = {"positive": "log", "unit": "logit", "real": "real"}
@@ -54,11 +49,11 @@ def interior_fit(problem: PairProblem, optimum: Optimum) -> Fit:
         outcome=optimum.outcome,
         history=optimum.history,
         notes=() if note is None else (note,),
-        **_fields(source, reported),
+        **fields_for(source, reported),
     )
 
 
-def _fields(source: PairSource, values: Mapping[str, Any]) -> dict[str, Any]:
+def fields_for(source: PairSource, values: Mapping[str, Any]) -> dict[str, Any]:
     """What the pair says of the numbers found, as fields of a :class:`Fit`."""
     pair, model, classical = source.pair, source.model, source.classical
     common = {
@@ -93,7 +88,7 @@ def _fields(source: PairSource, values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def boundary_fit(problem: PairProblem, classical: Classical, why: str, steps: int) -> Fit:
+def boundary_fit(problem: PairProblem, classical: ClassicalModel, why: str, steps: int) -> Fit:
     """The classical model as a result."""
     pair, table = problem.owner.pair, problem.table
     text = why or (
@@ -128,59 +123,8 @@ def boundary_fit(problem: PairProblem, classical: Classical, why: str, steps: in
         outcome=Outcome("boundary", text, steps),
         history=[entry],
         notes=(text,),
-        **_fields(source, plain),
+        **fields_for(source, plain),
     )
-
-
-def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model: Any = None) -> Fit:
-    """A fitted pair as :meth:`Fit.save` wrote it; a pair of your own is given as ``model=``."""
-    import robustly.conjugate as home
-
-    if model is None:
-        kind = getattr(home, meta["pair"], None) if meta["pair"] in home.__all__ else None
-        if not (isinstance(kind, type) and issubclass(kind, ConjugatePair)):
-            raise PersistError(
-                f'this is a fit of the pair "{meta["pair"]}", which is not part of robustly. Read it with '
-                "rb.load(path, model=YourPair())."
-            )
-        options = {name: tuple(v) if isinstance(v, list) else v for name, v in meta["options"].items()}
-        model = kind(**options)
-    columns = {name.removeprefix("column:"): array for name, array in arrays.items() if name.startswith("column:")}
-    fit = _rebuilt(model, make_table(columns, arrays["weight"]), meta, arrays, meta["had_hyperprior"])
-    if not np.isfinite(fit.evidence).all():
-        row = int(np.flatnonzero(~np.isfinite(fit.evidence))[0])
-        raise PersistError(f"row {row} of the file cannot come from a {meta['pair']}. Save the fit again.")
-    return fit
-
-
-@in_double_precision
-def _rebuilt(
-    pair: ConjugatePair, table: Table, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], lost: bool
-) -> Fit:
-    model = model_of(pair, table.columns)
-    problem = PairProblem(model, table, Penalty(model, None))
-    outcome, vector, classical = Outcome(*meta["outcome"]), arrays["vector"], None
-    if outcome.kind == "boundary":
-        classical = pair.classical(table)
-        if classical is None:
-            raise PersistError(f"{type(pair).__name__} has no classical model, but the saved fit is one.")
-    elif len(vector) != model.parameters.size:
-        raise PersistError(
-            f"the file has {len(vector)} numbers for the {model.parameters.size} parameters of its pair."
-        )
-    if "values" in arrays:
-        source = PairSource(problem, vector, classical)
-        source.jacobian = arrays["jacobian"]
-        fields = fields_of(meta, arrays)
-        fit = Fit(**{**fields, **_fields(source, fields["parameters"])})
-    elif classical is not None:  # 0.1 kept the rows and where the search had ended
-        fit = boundary_fit(problem, classical, outcome.text, outcome.steps)
-    else:
-        optimum = Optimum(vector, meta["objective"], np.zeros_like(vector), arrays["curve"], meta["history"], outcome)
-        fit = interior_fit(problem, optimum)
-    assert isinstance(fit.source, PairSource)
-    fit.source.lost_hyperprior = lost
-    return fit
 
 
 def _jacobian(function: Any, x: Any) -> np.ndarray:

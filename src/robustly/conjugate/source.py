@@ -14,7 +14,7 @@ import pandas as pd
 from numpyro.distributions import constraints
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import Classical, ConjugatePair
+from robustly.conjugate.base import ClassicalModel, PairDefinition
 from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
 from robustly.conjugate.problem import (
     PairProblem,
@@ -23,6 +23,7 @@ from robustly.conjugate.problem import (
     classical_rows,
     posterior_pass,
 )
+from robustly.conjugate.uncertain import components, log_flat
 from robustly.errors import FitError, ModelError, names
 from robustly.fit.draws import Draws, Posterior, regular_covariance
 from robustly.result.estimates import labels_of
@@ -38,7 +39,7 @@ class PairSource(Source):
     keeps = ()
     lost_hyperprior = False
 
-    def __init__(self, problem: PairProblem, vector: np.ndarray, classical: Classical | None = None) -> None:
+    def __init__(self, problem: PairProblem, vector: np.ndarray, classical: ClassicalModel | None = None) -> None:
         self.problem, self.vector, self.classical = problem, vector, classical
         self.model, self.table, self.penalty = problem.owner, problem.table, problem.penalty
         self.pair = self.model.pair
@@ -105,8 +106,6 @@ class PairSource(Source):
 
     @in_double_precision
     def integrated(self, data: Sequence[Any], named: Mapping[str, Any]) -> MixedPosterior:
-        from robustly.conjugate.uncertain import components
-
         if self.lost_hyperprior:
             raise FitError("this fit was made with a hyperprior, which files do not keep. Fit the rows again.")
         columns, place = self._columns(data, named)
@@ -212,8 +211,6 @@ class PairSource(Source):
 
     @in_double_precision
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
-        from robustly.conjugate.uncertain import log_flat
-
         self._refuse_classical()
 
         parameters, given = self.model.parameters, self.penalty.given
@@ -269,7 +266,7 @@ def scale_of(constraint: Any) -> str:
     return "unit" if constraint is constraints.unit_interval else "real"
 
 
-def _statistics_law(pair: ConjugatePair, eta: Any) -> Any:
+def _statistics_law(pair: PairDefinition, eta: Any) -> Any:
     """For a pair that does not name its prior's law: means and deviations of T, by the derivatives of A."""
     mean = jax.vmap(jax.grad(pair.log_normalizer))(eta)
     curve = jax.vmap(jax.hessian(pair.log_normalizer))(eta)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
-from robustly.conjugate.base import ConjugatePair
+from robustly.conjugate.base import PairDefinition
 from robustly.errors import ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.outcome import Stop
@@ -109,17 +109,17 @@ def _cubature(vector: np.ndarray, curve: np.ndarray, axes: np.ndarray, weight: f
     if not count:
         return [(vector, weight)]
     values, vectors = np.linalg.eigh(-curve[np.ix_(axes, axes)])
-    reach = np.sqrt(count / np.maximum(values, 1e-12 * max(values.max(), 1e-300)))
+    distances = np.sqrt(count / np.maximum(values, 1e-12 * max(values.max(), 1e-300)))
     found = []
     for j in range(count):
         for sign in (-1.0, 1.0):
             moved = np.array(vector)
-            moved[axes] += sign * reach[j] * vectors[:, j]
+            moved[axes] += sign * distances[j] * vectors[:, j]
             found.append((moved, weight / (2 * count)))
     return found
 
 
-def log_flat(pair: ConjugatePair, first: str, scales: Mapping[str, str], theta: Any) -> Any:
+def log_flat(pair: PairDefinition, first: str, scales: Mapping[str, str], theta: Any) -> Any:
     """The same hyperprior for draws, as a density of natural values; the others are flat in their logs or logits."""
     total = jnp.zeros(())
     for name, value in theta.items():

@@ -22,7 +22,7 @@ from robustly._runtime.compiled import one_thread
 from robustly._runtime.precision import double_precision
 from robustly.approx.base import Approximation
 from robustly.approx.moments import Moments, second_order
-from robustly.model.parameter_cut import Cut, cut
+from robustly.model.parameter_cut import Cut, cut_parameters
 from robustly.model.row import RowModel, View
 from robustly.rows.store import ByUnit, Data, Rows, Sums
 
@@ -93,7 +93,7 @@ class Passes:
         z = jnp.zeros(()) if model.latents is None else jnp.asarray(model.latents)[0]
         label = lambda z: None if model.latents is None else z
         joint = lambda u, v, row: model.log_joint(u, model.parameters.natural(v), row[0], label(row[1]))
-        return cut(joint, jnp.zeros(model.dim), vector, (first, z))
+        return cut_parameters(joint, jnp.zeros(model.dim), vector, (first, z))
 
     def find_modes(self, vector: Any, data: Any, state: Any) -> Any:
         """The rows' states at a vector."""

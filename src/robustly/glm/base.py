@@ -26,6 +26,7 @@ class GLMEstimator(BaseEstimator):
     result_: Fit
     coef_: Any
     intercept_: Any
+    n_iter_: int
 
     def _family(self) -> Family:
         raise NotImplementedError
@@ -58,20 +59,6 @@ class GLMEstimator(BaseEstimator):
             trials=trials,
             ridge=self.alpha,  # type: ignore[attr-defined]
         )
-
-    def _keep(self, result: Fit) -> None:
-        self.result_ = result
-        self.n_iter_ = max(1, len(result.history))
-        fitted = regression_of(result).fitted
-        first = int(fitted.intercept)
-        self.coef_ = fitted.coefficients[first:]
-        self.intercept_ = float(fitted.coefficients[0]) if first else 0.0
-        for name in ("spread", "dof", "scale", "flip"):
-            value = getattr(result, name)
-            if value is not None:
-                setattr(self, f"{name}_", float(value))
-            elif hasattr(self, f"{name}_"):
-                delattr(self, f"{name}_")
 
     def _matrix(self, X: Any) -> Any:
         check_is_fitted(self)
@@ -163,7 +150,7 @@ class RowRegressor(RegressorMixin, GLMEstimator):
     def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None) -> Any:
         refuse_no_response(y)
         design = self._design(X, response_of(X, y), sample_weight, offset, exposure, trials)
-        self._keep(fit_glm(design, self._family(), **self._options()))
+        keep_fit(self, fit_glm(design, self._family(), **self._options()))
         return self
 
     def predict(self, X: Any, kind: str = "typical", *, offset: Any = None, exposure: Any = None) -> np.ndarray:
@@ -214,3 +201,19 @@ def refuse_text_columns(X: Any) -> None:
             f"the columns {names(map(str, texts))} of X are not numbers. Encode them, or write a formula: "
             'rb.glm("y ~ C(column)", data).'
         )
+
+
+def keep_fit(model: GLMEstimator, result: Fit) -> None:
+    """Give an estimator its result, and the fitted numbers under scikit-learn's names."""
+    model.result_ = result
+    model.n_iter_ = max(1, len(result.history))
+    fitted = regression_of(result).fitted
+    first = int(fitted.intercept)
+    model.coef_ = fitted.coefficients[first:]
+    model.intercept_ = float(fitted.coefficients[0]) if first else 0.0
+    for name in ("spread", "dof", "scale", "flip"):
+        value = getattr(result, name)
+        if value is not None:
+            setattr(model, f"{name}_", float(value))
+        elif hasattr(model, f"{name}_"):
+            delattr(model, f"{name}_")

@@ -114,7 +114,7 @@ class ClassicalEdges(Edges):
         )
 
 
-def classical(design: Design, plan: Plan, begin: Found | None = None) -> Found:
+def fit_classical(design: Design, plan: Plan, begin: Found | None = None) -> Found:
     """The generalized linear model with nothing local."""
     family = plan.law.family
     law = Classical(family)
@@ -183,7 +183,7 @@ class ConcaveEdges(Edges):
     def starts(self, problem: Regression, begin: Found | None) -> Sequence[np.ndarray]:
         if begin is not None:
             return [begin.vector]
-        plain = classical(problem.design, problem.plan)
+        plain = fit_classical(problem.design, problem.plan)
         assert isinstance(plain.problem, Regression)
         u, shared = plain.problem.split(plain.vector)
         phi = problem.linear.held.copy()
@@ -202,7 +202,7 @@ class ClassicalLimit(Limit):
     def found(self) -> Found:  # type: ignore[override]
         plan = self.problem.plan
         held = {} if isinstance(plan.law, LocalPrecision) else plan.held
-        return classical(self.problem.design, replace(plan, held=held), self.begin)
+        return fit_classical(self.problem.design, replace(plan, held=held), self.begin)
 
     @property
     def is_known(self) -> bool:

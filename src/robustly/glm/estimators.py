@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import ModelError, PersistError
-from robustly.glm.base import RowRegressor, of_kind
+from robustly.glm.base import RowRegressor, keep_fit, of_kind
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
-from robustly.glm.keeping import from_saved
 from robustly.glm.logistic import RobustLogisticRegression
 from robustly.glm.result import regression_of
+from robustly.glm.saved_fits import from_saved
 
 
 class RobustLinearRegression(RowRegressor):
@@ -237,7 +237,7 @@ def load_estimator(meta: dict[str, Any], arrays: dict[str, np.ndarray], family: 
     model.n_features_in_ = meta["features"]
     if "feature_names" in meta:
         model.feature_names_in_ = np.array(meta["feature_names"], dtype=object)
-    model._keep(from_saved(meta["fit"], arrays, family))
+    keep_fit(model, from_saved(meta["fit"], arrays, family))
     if "classes" in meta:
         model.classes_ = np.array(meta["classes"])
         model._single = meta["fit"]["family"] == "bernoulli"

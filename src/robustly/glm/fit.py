@@ -11,13 +11,13 @@ import numpy as np
 from robustly.errors import IdentifiabilityWarning, ModelError
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.problem import Found
-from robustly.glm.edges import NARROWEST, WIDEST, classical, fit_law, plan_of
+from robustly.glm.edges import NARROWEST, WIDEST, fit_classical, fit_law, plan_of
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
 from robustly.glm.local import Classical, Law, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
 from robustly.glm.regression import Plan, Regression
-from robustly.glm.result import make_fit
+from robustly.glm.result import regression_fit
 from robustly.glm.solvers import by_em, by_map
 from robustly.model.linear import Design
 from robustly.result.fit import Fit
@@ -27,7 +27,7 @@ STEEPEST = 5.0
 
 def by_newton(design: Design, plan: Plan) -> Found:
     """Newton on the integrated likelihood."""
-    return classical(design, plan) if isinstance(plan.law, Classical) else fit_law(design, plan)
+    return fit_classical(design, plan) if isinstance(plan.law, Classical) else fit_law(design, plan)
 
 
 SOLVERS = {"newton": by_newton, "em": by_em, "map": by_map}
@@ -89,7 +89,7 @@ def fit_glm(
     found: Found = SOLVERS[solver](design, plan)
     if unidentified and found.outcome.converged and isinstance(plan_of(found).law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))
-    fit = make_fit(found, plan, local, prior, notes, formula)
+    fit = regression_fit(found, plan, local, prior, notes, formula)
     warn_unless_converged(fit.outcome)
     return fit
 

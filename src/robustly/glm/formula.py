@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
 from robustly.glm.formula_language import Column, numeric_columns_of
+from robustly.glm.formula_parse import parse
 from robustly.glm.formula_spec import (
     FormulaColumns,
     Learnt,
@@ -28,10 +27,6 @@ from robustly.glm.formula_spec import (
 )
 from robustly.model.linear import Design, read_design
 from robustly.result.fit import Fit
-
-LONGEST_FORMULA = 20_000
-DEEPEST_FORMULA = 50
-MOST_TERMS = 100_000
 
 
 def glm(
@@ -122,7 +117,7 @@ def read_formula(
         label: _column(frame, label, given)
         for label, given in (("weights", weights), ("offset", offset), ("exposure", exposure), ("trials", trials))
     }
-    refuse_other_lengths(len(frame), matrix, response, within, numbers)
+    refuse_unequal_rows(len(frame), matrix, response, within, numbers)
     design = read_design(
         matrix,
         response,
@@ -146,7 +141,7 @@ def refuse_empty(frame: pd.DataFrame, formula: str) -> None:
         )
 
 
-def refuse_other_lengths(
+def refuse_unequal_rows(
     rows: int, matrix: np.ndarray, response: np.ndarray, within: np.ndarray, numbers: dict[str, Any]
 ) -> None:
     """Everything that goes along with the rows has as many of them: what is out of line is never cut or repeated."""
@@ -201,76 +196,6 @@ def _column(frame: pd.DataFrame, label: str, given: Any) -> Any:
     return frame[given]
 
 
-def parse(formula: str, columns: Iterable[str]) -> tuple[str, Any, list[str], list[Any]]:
-    """The formula without its offsets, as text and as terms, and its offsets the same way; ``.`` is all other columns."""
-    return _parsed(formula, tuple(columns))
-
-
-@lru_cache(maxsize=8)
-def _parsed(formula: str, columns: tuple[str, ...]) -> tuple[str, Any, list[str], list[Any]]:
-    """The last few formulas are kept: several models of the same rows are fitted one after the other."""
-    from formulaic import Formula
-    from formulaic.errors import FormulaicError
-
-    refuse_too_many_terms(formula)
-    core, added = take_offsets(formula)
-    for text in added:
-        refuse_too_many_terms(text)
-    try:
-        parsed = Formula(core, _context={"__formulaic_variables_available__": list(columns)})
-        offset_forms = [Formula(f"0 + {text}") for text in added]
-    except (FormulaicError, SyntaxError, ValueError, TypeError, RecursionError, IndexError, AttributeError) as error:
-        # formulaic colours the place it stumbled over.
-        said = " ".join(re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).split())
-        raise ModelError(f"the formula {_cut(formula)} cannot be read: {said}") from error
-    if not hasattr(parsed, "lhs") or not hasattr(parsed, "rhs"):
-        raise ModelError(f'the formula {_cut(formula)} has no response. Write it as "y ~ x".')
-    if core.rstrip().endswith("~"):
-        raise ModelError(f'the formula {_cut(formula)} ends with its ~. Write "y ~ 1" for an intercept alone.')
-    return core, parsed, added, offset_forms
-
-
-def refuse_too_many_terms(formula: str) -> None:
-    """A few signs can ask for millions of terms: ``(a + b + …) ** 20``. The bound is that of fully crossed sums."""
-    if len(formula) > LONGEST_FORMULA:
-        raise ModelError(f"the formula has {len(formula)} characters; up to {LONGEST_FORMULA} are read.")
-    depth = deepest = 0
-    for sign in formula:
-        depth += {"(": 1, "[": 1, "{": 1, ")": -1, "]": -1, "}": -1}.get(sign, 0)
-        deepest = max(deepest, depth)
-    if deepest > DEEPEST_FORMULA:
-        raise ModelError(f"the formula has {deepest} brackets within each other; up to {DEEPEST_FORMULA} are read.")
-    # Calls are one name each, whatever is in them.
-    flat = re.sub(r"`[^`]*`", "name", formula)
-    for _ in range(deepest + 1):
-        flat = re.sub(r"(?<![\w.])[\w.]++\([^()]*\)", "name", flat)
-    terms = 0.0
-    for piece in _top_level_pieces(flat):
-        count = len(re.findall(r"[^\W\d][\w.]*", piece)) + 1
-        powers = [int(one[:6]) for one in re.findall(r"(?:\*\*|\^)\s*(\d+)", piece)]
-        crossed = len(re.findall(r"(?<!\*)\*(?!\*)|[:/]|%in%", piece))
-        terms += float(count) ** min(crossed + 1 + sum(powers), 60)
-    if terms > MOST_TERMS:
-        raise ModelError(
-            f"the formula {_cut(formula)} may have some {terms:.0e} terms; up to {MOST_TERMS:.0e} are read. Cross fewer columns."
-        )
-
-
-def _top_level_pieces(text: str) -> list[str]:
-    """Split at + and - outside of brackets."""
-    pieces, depth, start = [], 0, 0
-    for at, sign in enumerate(text):
-        depth += {"(": 1, ")": -1}.get(sign, 0)
-        if sign in "+-~" and depth <= 0:
-            pieces.append(text[start:at])
-            start = at + 1
-    return [*pieces, text[start:]]
-
-
-def _cut(text: str) -> str:
-    return repr(text if len(text) <= 200 else text[:199] + "…")
-
-
 @dataclass(frozen=True)
 class Variables:
     """The columns a formula reads, and those of its right-hand side that have to be numbers."""
@@ -295,31 +220,3 @@ def variables_of(formula: str, columns: Iterable[str]) -> Variables:
             computed |= numeric_columns_of(factor)
     reads = needed(parsed.lhs, there) | needed(parsed.rhs, there) | computed
     return Variables(frozenset(reads), frozenset(plain), frozenset(computed))
-
-
-def take_offsets(formula: str) -> tuple[str, list[str]]:
-    """Split ``offset(...)`` terms off a formula."""
-    core, found = formula, []
-    while (at := _find_offset(core)) >= 0:
-        depth, end = 0, at
-        for end in range(core.index("(", at), len(core)):
-            depth += {"(": 1, ")": -1}.get(core[end], 0)
-            if depth == 0:
-                break
-        if depth:
-            raise ModelError(f"the formula {formula!r} has an offset( without its closing bracket.")
-        found.append(core[core.index("(", at) + 1 : end])
-        before, after = core[:at].rstrip(), core[end + 1 :]
-        if before.endswith("+"):
-            before = before[:-1]
-        elif after.lstrip().startswith("+"):
-            after = after.lstrip()[1:]
-        core = before + after
-        if core.rstrip().endswith("~"):
-            core += " 1"
-    return core, found
-
-
-def _find_offset(text: str) -> int:
-    match = re.search(r"(?<![\w.])offset\s*\(", text)
-    return match.start() if match else -1

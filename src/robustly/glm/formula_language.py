@@ -139,7 +139,7 @@ def read_expression(text: str, columns: Collection[str]) -> Expression | Categor
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         said = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply or holds odd characters"
-        raise ModelError(f"the formula holds {_cut(text)}, which cannot be read: {said}. {ALLOWED}") from None
+        raise ModelError(f"the formula holds {quoted(text)}, which cannot be read: {said}. {ALLOWED}") from None
 
 
 def walk(node: Expression | Category) -> Iterator[Expression]:
@@ -179,8 +179,8 @@ class _Reader:
     columns: Collection[str]
 
     def refuse(self, node: ast.AST, what: str, remedy: str = ALLOWED) -> ModelError:
-        piece = _cut(ast.unparse(node))
-        inside = "" if piece == _cut(self.text) else f" in {_cut(self.text)}"
+        piece = quoted(ast.unparse(node))
+        inside = "" if piece == quoted(self.text) else f" in {quoted(self.text)}"
         return ModelError(f"the formula holds {piece}{inside}, {what}. {remedy}")
 
     def factor(self, node: ast.expr) -> Expression | Category:
@@ -197,7 +197,9 @@ class _Reader:
 
     def expression(self, node: ast.expr, depth: int) -> Expression:
         if depth > DEEPEST:
-            raise ModelError(f"the formula holds {_cut(self.text)}, nested more than {DEEPEST} deep. Write it flatter.")
+            raise ModelError(
+                f"the formula holds {quoted(self.text)}, nested more than {DEEPEST} deep. Write it flatter."
+            )
         if isinstance(node, ast.Name):
             return Column(self.column(node))
         if isinstance(node, ast.Constant):
@@ -399,5 +401,6 @@ def _as_float(value: float) -> float:
         return math.inf
 
 
-def _cut(text: str) -> str:
-    return repr(text if len(text) <= 80 else text[:79] + "…")
+def quoted(text: str, longest: int = 80) -> str:
+    """A text in quotes, its end left out where it is long."""
+    return repr(text if len(text) <= longest else text[: longest - 1] + "…")

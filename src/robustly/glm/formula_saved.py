@@ -27,27 +27,21 @@ from robustly.glm.formula_language import (
     Number,
     Operation,
     Text,
+    walk,
 )
-from robustly.glm.formula_spec import FormulaColumns, KeptFactor, Part, Side, learn
+from robustly.glm.formula_parse import parse
+from robustly.glm.formula_spec import FormulaColumns, KeptFactor, Part, Side, factors_of, learn
+from robustly.result.saved_checks import need
 
 ARGUMENTS = dict.fromkeys((*SIGNS, *LOGICAL), 2) | {"negative": 1, "positive": 1, "~": 1}
 EXTRAPOLATIONS = ("raise", "clip", "na", "zero", "extend")
 MOST_COLUMNS = 1_000_000
 
 
-class Damaged(ValueError):
-    """Something in the file is not what :func:`to_saved` writes; the text says what."""
-
-
-def need(fine: bool, what: str) -> None:
-    if not fine:
-        raise Damaged(what)
-
-
 # ---------------------------------------------------------------------- to JSON
 
 
-def to_saved(formula: FormulaColumns) -> dict[str, Any]:
+def formula_to_json(formula: FormulaColumns) -> dict[str, Any]:
     """Everything as JSON values, or a :class:`~robustly.errors.PersistError` that names what cannot be kept."""
     return {
         "kept": "tree",
@@ -129,24 +123,23 @@ def _state_to_json(value: Any) -> Any:
 # ---------------------------------------------------------------------- from JSON
 
 
-def from_saved(meta: Any) -> FormulaColumns:
-    """What :func:`to_saved` gave, with every kind, name and number of it checked."""
+def formula_from_json(meta: Any) -> FormulaColumns:
+    """What :func:`formula_to_json` gave, with every kind, name and number of it checked."""
     try:
         need(isinstance(meta, dict), "it is not a table")
         if meta.get("kept") != "tree":
             return _from_text(meta)
         return FormulaColumns(
-            _text(meta["text"], "text"),
-            tuple(_texts(meta["offset_texts"], "offset_texts")),
-            _side(meta["side"]),
-            tuple(_offset(one) for one in _list(meta["offsets"], "offsets")),
-            tuple(_level(one) for one in _list(meta["classes"], "classes")),
-            _given(meta["given"]),
+            _checked_text(meta["text"], "text"),
+            tuple(_checked_texts(meta["offset_texts"], "offset_texts")),
+            _read_side(meta["side"]),
+            tuple(_read_offset(one) for one in _checked_list(meta["offsets"], "offsets")),
+            tuple(_checked_level(one) for one in _checked_list(meta["classes"], "classes")),
+            _read_given(meta["given"]),
         )
     except PersistError:
         raise
     except (
-        Damaged,
         KeyError,
         TypeError,
         ValueError,
@@ -159,28 +152,28 @@ def from_saved(meta: Any) -> FormulaColumns:
         raise PersistError(f"the formula kept in this file is damaged: {said}. Save the fit again.") from error
 
 
-def _given(meta: Any) -> dict[str, str]:
+def _read_given(meta: Any) -> dict[str, str]:
     need(isinstance(meta, dict) and set(meta) <= {"offset", "exposure", "trials"}, "given is not a table of columns")
-    return {label: _text(name, label) for label, name in meta.items()}
+    return {label: _checked_text(name, label) for label, name in meta.items()}
 
 
-def _offset(meta: Any) -> Side:
-    side = _side(meta)
+def _read_offset(meta: Any) -> Side:
+    side = _read_side(meta)
     need(len(side.columns) == 1, "an offset has several columns")
     return side
 
 
-def _side(meta: Any) -> Side:
-    factors = [_factor(one) for one in _list(meta["factors"], "factors")]
-    parts = [_part(one, factors) for one in _list(meta["parts"], "parts")]
-    terms, columns = [], _texts(meta["columns"], "columns")
+def _read_side(meta: Any) -> Side:
+    factors = [_read_factor(one) for one in _checked_list(meta["factors"], "factors")]
+    parts = [_read_part(one, factors) for one in _checked_list(meta["parts"], "parts")]
+    terms, columns = [], _checked_texts(meta["columns"], "columns")
     need(len(columns) <= MOST_COLUMNS and len(set(columns)) == len(columns), "columns are too many or doubled")
     at = 0
-    for one in _list(meta["terms"], "terms"):
+    for one in _checked_list(meta["terms"], "terms"):
         need(isinstance(one, list) and len(one) == 2, "a term is not a scale and its parts")
         scale, inside = (
-            _number(one[0], "a scale"),
-            [_place(place, len(parts), "a part") for place in _list(one[1], "parts")],
+            _checked_number(one[0], "a scale"),
+            [_checked_place(place, len(parts), "a part") for place in _checked_list(one[1], "parts")],
         )
         need(len(inside) <= DEEPEST, "a term has too many parts")
         called = [""]
@@ -195,58 +188,64 @@ def _side(meta: Any) -> Side:
     return Side(factors, parts, terms, columns)
 
 
-def _factor(meta: Any) -> KeptFactor:
+def _read_factor(meta: Any) -> KeptFactor:
     need(isinstance(meta, dict), "a factor is not a table")
-    of, levels, buckets = _node(meta["of"], 0), meta["levels"], meta["buckets"]
+    of, levels, buckets = _read_node(meta["of"], 0), meta["levels"], meta["buckets"]
     need(not isinstance(of, Text), "a factor is a word")
     if levels is not None:
-        levels = [_level(one) for one in _list(levels, "levels")]
+        levels = [_checked_level(one) for one in _checked_list(levels, "levels")]
         need(len(set(levels)) == len(levels), "levels are doubled")
         need(not isinstance(of, Learned), "levels are made of several columns")
     if buckets is not None:
         need(type(buckets) is int and levels == list(range(buckets)), "hashed levels are not counted from 0")
-    return KeptFactor(_text(meta["text"], "a factor's text"), of, levels, buckets)
+    return KeptFactor(_checked_text(meta["text"], "a factor's text"), of, levels, buckets)
 
 
-def _part(meta: Any, factors: Sequence[KeptFactor]) -> Part:
+def _read_part(meta: Any, factors: Sequence[KeptFactor]) -> Part:
     need(isinstance(meta, dict), "a part is not a table")
-    place = _place(meta["factor"], len(factors), "a factor")
-    factor, called = factors[place], _texts(meta["names"], "names")
-    width = _width(factor.of) if factor.levels is None else len(factor.levels)
+    place = _checked_place(meta["factor"], len(factors), "a factor")
+    factor, called = factors[place], _checked_texts(meta["names"], "names")
+    width = _column_count(factor.of) if factor.levels is None else len(factor.levels)
     if meta["coding"] is not None:
         need(factor.levels is not None and meta["picked"] is None, "numbers have contrasts")
-        coding = np.array([_numbers(row, "a contrast") for row in _list(meta["coding"], "contrasts")], dtype=float)
+        coding = np.array(
+            [_checked_numbers(row, "a contrast") for row in _checked_list(meta["coding"], "contrasts")], dtype=float
+        )
         need(coding.shape == (width, len(called)), "contrasts have another size than the levels")
         return Part(place, called, None, coding)
-    picked = [_place(one, width, "a column") for one in _list(meta["picked"], "picked columns")]
+    picked = [_checked_place(one, width, "a column") for one in _checked_list(meta["picked"], "picked columns")]
     need(len(picked) == len(called), "columns and names differ in number")
     return Part(place, called, picked)
 
 
-def _node(meta: Any, depth: int) -> Expression:
+def _read_node(meta: Any, depth: int) -> Expression:
     need(isinstance(meta, list) and len(meta) >= 2 and depth <= DEEPEST, "an expression is not made of known pieces")
     kind, rest = meta[0], meta[1:]
     if kind == "column" and len(rest) == 1:
-        return Column(_text(rest[0], "a column"))
+        return Column(_checked_text(rest[0], "a column"))
     if kind == "number" and len(rest) == 1:
-        return Number(_number(rest[0], "a number"))
+        return Number(_checked_number(rest[0], "a number"))
     if kind == "text" and len(rest) == 1:
-        return Text(_text(rest[0], "a word"))
+        return Text(_checked_text(rest[0], "a word"))
     if kind in ("sign", "call") and len(rest) == 2:
-        name = _text(rest[0], "a function")
+        name = _checked_text(rest[0], "a function")
         known = ARGUMENTS if kind == "sign" else {one: count for one, (_, count) in FUNCTIONS.items()}
         need(name in known, f"{name[:60]!r} is no function that formulas know")
-        given = tuple(_node(one, depth + 1) for one in _list(rest[1], "arguments"))
+        given = tuple(_read_node(one, depth + 1) for one in _checked_list(rest[1], "arguments"))
         need(len(given) == known[name], f"{name} has {len(given)} arguments")
         worded = any(isinstance(one, Text) for one in given)
         fine = name in ("==", "!=") and all(isinstance(one, Text | Column) for one in given)
         need(not worded or (fine and not all(isinstance(one, Text) for one in given)), "it computes with words")
         return Operation(name, given) if kind == "sign" else Call(name, given)
     need(kind == "learned" and len(rest) == 5, "an expression is not made of known pieces")
-    name, of, text = _text(rest[0], "a function"), _node(rest[1], depth + 1), _text(rest[4], "a text")
+    name, of, text = (
+        _checked_text(rest[0], "a function"),
+        _read_node(rest[1], depth + 1),
+        _checked_text(rest[4], "a text"),
+    )
     need(name in LEARNED and not isinstance(of, Text), f"{name[:60]!r} is no function that formulas know")
     need(all(_single(one) for one in _learned_in(of)), "several columns are put into a function of one")
-    return Learned(name, of, _options(name, rest[2]), _state(name, rest[2], rest[3]), text)
+    return Learned(name, of, _read_options(name, rest[2]), _read_state(name, rest[2], rest[3]), text)
 
 
 def _learned_in(node: Expression) -> list[Learned]:
@@ -259,7 +258,7 @@ def _single(node: Learned) -> bool:
     return node.name in ("center", "scale", "standardize")
 
 
-def _options(name: str, meta: Any) -> dict[str, Any]:
+def _read_options(name: str, meta: Any) -> dict[str, Any]:
     need(isinstance(meta, dict) and set(meta) <= set(LEARNED[name]), f"{name} has options it does not take")
     refuse_large(meta, name)
     for option, value in meta.items():
@@ -268,27 +267,27 @@ def _options(name: str, meta: Any) -> dict[str, Any]:
         elif option == "extrapolation":
             need(value in EXTRAPOLATIONS, "extrapolation is unknown")
         elif option in ("center", "scale"):
-            need(isinstance(value, bool) or _number(value, option) is not None, option)
+            need(isinstance(value, bool) or _checked_number(value, option) is not None, option)
         elif option in ("lower_bound", "upper_bound", "ddof"):
-            need(value is None or _number(value, option) is not None, option)
+            need(value is None or _checked_number(value, option) is not None, option)
         elif option == "constraints":
             need(value in (None, "center") or isinstance(value, list), "constraints are unknown")
     return dict(meta)
 
 
-def _state(name: str, options: Mapping[str, Any], meta: Any) -> dict[Any, Any]:
+def _read_state(name: str, options: Mapping[str, Any], meta: Any) -> dict[Any, Any]:
     """What a function learned: complete, so that nothing is learned from new rows, and all of it finite."""
     need(isinstance(meta, dict), "what a function learned is not a table")
     if name in ("center", "scale", "standardize"):
         need(set(meta) == {"ddof", "center", "scale"}, f"{name} has not kept its centre and scale")
-        found = {key: None if value is None else _number(value, key) for key, value in meta.items()}
+        found = {key: None if value is None else _checked_number(value, key) for key, value in meta.items()}
         need(found["scale"] != 0, "a scale is zero")
         return found
     if name == "poly":
         return _poly_state(options, meta)
     need({"lower_bound", "upper_bound", "knots"} <= set(meta), f"{name} has not kept its knots")
-    low, high = _number(meta["lower_bound"], "lower_bound"), _number(meta["upper_bound"], "upper_bound")
-    knots = _numbers(meta["knots"], "knots")
+    low, high = _checked_number(meta["lower_bound"], "lower_bound"), _checked_number(meta["upper_bound"], "upper_bound")
+    knots = _checked_numbers(meta["knots"], "knots")
     need(2 <= len(knots) <= 2 * MOST_KNOTS and knots == sorted(knots) and low <= high, "knots are not in order")
     if name == "bs":
         degree = options.get("degree", 3)
@@ -301,7 +300,7 @@ def _state(name: str, options: Mapping[str, Any], meta: Any) -> dict[Any, Any]:
     need(len(knots) >= 3 or not cyclic, "a cyclic spline has too few knots")
     if constraints is not None:
         constraints = np.array(
-            [_numbers(row, "a constraint") for row in _list(constraints, "constraints")], dtype=float
+            [_checked_numbers(row, "a constraint") for row in _checked_list(constraints, "constraints")], dtype=float
         )
         free = len(knots) - cyclic
         need(constraints.ndim == 2 and constraints.shape[1] == free > constraints.shape[0], "constraints do not fit")
@@ -321,12 +320,12 @@ def _poly_state(options: Mapping[str, Any], meta: Mapping[str, Any]) -> dict[Any
             isinstance(meta[key], dict) and set(meta[key]) == {str(k) for k in range(count)},
             f"{key} has another length",
         )
-        kept[key] = {k: _number(meta[key][str(k)], key) for k in range(count)}
+        kept[key] = {k: _checked_number(meta[key][str(k)], key) for k in range(count)}
     need(all(value > 0 for value in kept["norms2"].values()), "norms are not positive")
     return kept
 
 
-def _width(node: Expression) -> int:
+def _column_count(node: Expression) -> int:
     """How many columns a factor of numbers has."""
     if not isinstance(node, Learned) or _single(node):
         return 1
@@ -342,36 +341,36 @@ def _width(node: Expression) -> int:
 # ---------------------------------------------------------------------- single values
 
 
-def _list(value: Any, what: str) -> list[Any]:
+def _checked_list(value: Any, what: str) -> list[Any]:
     need(isinstance(value, list), f"{what} are not a list")
     return value  # type: ignore[no-any-return]
 
 
-def _text(value: Any, what: str) -> str:
+def _checked_text(value: Any, what: str) -> str:
     need(isinstance(value, str), f"{what} is not a text")
     return value  # type: ignore[no-any-return]
 
 
-def _texts(value: Any, what: str) -> list[str]:
-    return [_text(one, what) for one in _list(value, what)]
+def _checked_texts(value: Any, what: str) -> list[str]:
+    return [_checked_text(one, what) for one in _checked_list(value, what)]
 
 
-def _number(value: Any, what: str) -> float:
+def _checked_number(value: Any, what: str) -> float:
     fine = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= 1e308
     need(fine, f"{what} is not a finite number")
     return float(value)
 
 
-def _numbers(value: Any, what: str) -> list[float]:
-    return [_number(one, what) for one in _list(value, what)]
+def _checked_numbers(value: Any, what: str) -> list[float]:
+    return [_checked_number(one, what) for one in _checked_list(value, what)]
 
 
-def _place(value: Any, below: int, what: str) -> int:
+def _checked_place(value: Any, below: int, what: str) -> int:
     need(type(value) is int and 0 <= value < below, f"{what} is counted that is not there")
     return value  # type: ignore[no-any-return]
 
 
-def _level(value: Any) -> Any:
+def _checked_level(value: Any) -> Any:
     fine = isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
     need(fine, "a level is neither a word nor a number")
     return value
@@ -382,27 +381,24 @@ def _level(value: Any) -> Any:
 
 def _from_text(meta: Mapping[str, Any]) -> FormulaColumns:
     """A formula kept as text: read by the rules for typed formulas, with the levels and numbers that were kept beside it."""
-    from robustly.glm.formula import parse
-
-    text, offset_texts = _text(meta["text"], "text"), _texts(meta["offset_texts"], "offset_texts")
+    text, offset_texts = _checked_text(meta["text"], "text"), _checked_texts(meta["offset_texts"], "offset_texts")
     need(isinstance(meta["first"], dict) and 0 <= len(meta["first"]) <= 100_000, "the first row is not a table")
-    first = pd.DataFrame({_text(name, "a column"): [_level(value)] for name, value in meta["first"].items()}, index=[0])
+    first = pd.DataFrame(
+        {_checked_text(name, "a column"): [_checked_level(value)] for name, value in meta["first"].items()}, index=[0]
+    )
     _, parsed, _, _ = parse(text, list(first))
     forms = [parsed.rhs, *(parse(f"y ~ 0 + {one}", list(first))[1].rhs for one in offset_texts)]
-    states = _list(meta["states"], "states")
+    states = _checked_list(meta["states"], "states")
     need(len(states) == len(forms), "states are missing")
     sides = [_learned_again(form, state, first) for form, state in zip(forms, states)]
-    need(sides[0].columns == _texts(meta["terms"], "terms"), "the formula gives other columns than the fit had")
+    need(sides[0].columns == _checked_texts(meta["terms"], "terms"), "the formula gives other columns than the fit had")
     for side in sides[1:]:
         need(len(side.columns) == 1, "an offset has several columns")
-    classes = tuple(_level(one) for one in _list(meta["classes"], "classes"))
-    return FormulaColumns(text, tuple(offset_texts), sides[0], tuple(sides[1:]), classes, _given(meta["given"]))
+    classes = tuple(_checked_level(one) for one in _checked_list(meta["classes"], "classes"))
+    return FormulaColumns(text, tuple(offset_texts), sides[0], tuple(sides[1:]), classes, _read_given(meta["given"]))
 
 
 def _learned_again(form: Any, state: Any, first: pd.DataFrame) -> Side:
-    from robustly.glm.formula_language import walk
-    from robustly.glm.formula_spec import factors_of
-
     need(isinstance(state, dict), "states are not tables")
     kept, encoders = _pairs(state["transforms"]), _pairs(state["encoders"])
     calls = [
@@ -417,13 +413,15 @@ def _learned_again(form: Any, state: Any, first: pd.DataFrame) -> Side:
             if isinstance(value, dict):
                 value = value["array"] if "array" in value else {str(k): v for k, v in _pairs(value).items()}
             plain[str(key)] = value
-        states[node.text] = _state(node.name, _options(node.name, dict(node.options)), plain)
+        states[node.text] = _read_state(node.name, _read_options(node.name, dict(node.options)), plain)
     levels = {}
     for text, value in encoders.items():
         need(isinstance(value, list) and len(value) == 2, "an encoder is not a pair")
         inside = _pairs(value[1])
         if "categories" in inside:
-            levels[_text(text, "a factor")] = [_level(one) for one in _list(inside["categories"], "levels")]
+            levels[_checked_text(text, "a factor")] = [
+                _checked_level(one) for one in _checked_list(inside["categories"], "levels")
+            ]
     return learn(form, first, states, levels).side
 
 

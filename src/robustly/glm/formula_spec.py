@@ -131,12 +131,6 @@ class FormulaColumns:
         refuse_texts(frame[name], name, f"it is the {label}, a number")
         return frame[name]
 
-    def to_saved(self) -> dict[str, Any]:
-        """Everything as JSON values; see :mod:`robustly.glm.formula_saved`."""
-        from robustly.glm.formula_saved import to_saved
-
-        return to_saved(self)
-
 
 def added_offsets(sides: Sequence[Side], frame: pd.DataFrame) -> np.ndarray:
     """The sum of ``offset(...)`` terms, by row."""

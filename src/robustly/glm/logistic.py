@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from robustly.errors import DataError, names
-from robustly.glm.base import GLMEstimator, of_kind, refuse_no_response, refuse_text_columns
+from robustly.glm.base import GLMEstimator, keep_fit, of_kind, refuse_no_response, refuse_text_columns
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import regression_of
@@ -97,7 +97,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
         else:
             response = self._classes(X, y)
         design = self._read(X, response, sample_weight, offset, None, trials)
-        self._keep(fit_glm(design, self._family(), **self._options()))
+        keep_fit(self, fit_glm(design, self._family(), **self._options()))
         first = int(regression_of(self.result_).fitted.intercept)
         self.attenuated_coef_ = self.result_.attenuated_coefficients.to_numpy()[None, first:]
         self.coef_ = self.coef_[None]

@@ -105,6 +105,10 @@ class Regression(ViewProblem):
             self.cheaper = Effort.FULL
             self.read_table = view_pass(self.view, read_binary, self.kernel)
 
+    def __reduce__(self) -> Any:
+        # What is compiled, and where the rows' states are, is not kept; both are found again.
+        return Regression, (self.design, self.plan, self.edges, self.kernel.approx)
+
     @property
     def linear(self) -> LinearView:
         assert isinstance(self.view, LinearView)

@@ -13,6 +13,7 @@ from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
 from robustly.glm.families import FAMILIES
 from robustly.glm.formula_frames import refuse_other_length
+from robustly.glm.formula_saved import formula_to_json
 from robustly.glm.local import law_asked
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
@@ -83,7 +84,7 @@ class FittedRegression:
             "law": type(self.fitted.law).__name__,
             "asked": dict(self.asked),
             "intercept": self.fitted.intercept,
-            "formula": None if self.formula is None else self.formula.to_saved(),
+            "formula": None if self.formula is None else formula_to_json(self.formula),
             "by_formula": self.by_formula,
         }
         return about, {"phi": self.fitted.phi, "coefficients": self.fitted.coefficients}
@@ -122,7 +123,7 @@ def regression_of(fit: Fit) -> FittedRegression:
     return fit.model
 
 
-def make_fit(
+def regression_fit(
     found: Found, asked: Plan, local: str | None, prior: str, notes: Sequence[str] = (), formula: Any = None
 ) -> Fit:
     """A result from what a search found."""
@@ -136,7 +137,7 @@ def make_fit(
     jacobian[:size, : design.size] = design.to_coefficients
     for place, index in enumerate(problem.linear.free):
         jacobian[size + place, design.size + place] = law.slope(law.names[index], phi[index])
-    alone = leverage_one_in(found)
+    leverage_one = leverage_one_in(found)
     values = [*fitted.coefficients, *(fitted.shared[name] for name in free)]
     labels = [*design.terms, *(f"{name}{SHARED}" if name in design.terms else name for name in free)]
     model = FittedRegression(fitted, design.terms, {"local": local, "prior": prior}, formula, formula is not None)
@@ -153,19 +154,19 @@ def make_fit(
         outcome=found.outcome,
         history=found.optimum.history,
         approximation=problem.kernel.approx.describe(),
-        notes=(*design.notes, *notes, *found.notes, *_leverage_note(design, alone)),
+        notes=(*design.notes, *notes, *found.notes, *_leverage_note(design, leverage_one)),
         source=source,
         aliased=design.aliased,
-        alone=alone,
+        leverage_one=leverage_one,
         **model.fields(found.outcome.kind, labels),
     )
 
 
-def _leverage_note(design: Any, alone: np.ndarray) -> tuple[str, ...]:
-    if not len(alone):
+def _leverage_note(design: Any, leverage_one: np.ndarray) -> tuple[str, ...]:
+    if not len(leverage_one):
         return ()
-    shown = ", ".join(f"{row} ({' and '.join(design.determined_by(int(row))[:2])})" for row in alone[:5])
-    more = f" and {len(alone) - 5} more" if len(alone) > 5 else ""
+    shown = ", ".join(f"{row} ({' and '.join(design.determined_by(int(row))[:2])})" for row in leverage_one[:5])
+    more = f" and {len(leverage_one) - 5} more" if len(leverage_one) > 5 else ""
     return (
         f"these rows have leverage one: {shown}{more}. Without them a coefficient is not determined, so no other row "
         "predicts them: LOO counts them at their density in the fit.",

@@ -95,8 +95,8 @@ class GLMSource(Source):
                 bend[:, a, b] = bend[:, b, a] = column
         matrix = np.eye(k) + weight[:, None, None] * (bend @ spread)
         # A row that holds a coefficient alone leaves nothing to solve; a nudge makes its step long instead of undefined.
-        alone = np.abs(np.linalg.det(matrix)) < 1e-12
-        matrix[alone] += 1e-9 * np.eye(k)
+        singular = np.abs(np.linalg.det(matrix)) < 1e-12
+        matrix[singular] += 1e-9 * np.eye(k)
         pull = np.linalg.solve(matrix, slope[:, used, None] * weight[:, None, None])
         return -(spread @ pull)[..., 0], spread
 
@@ -108,16 +108,16 @@ class GLMSource(Source):
         phi[:, free] += np.clip(move[:, 1:], -5.0, 5.0)
         m = self.predictor + np.clip(move[:, 0], -1e3, 1e3)
         found = self._evidence(m, phi)
-        # What nothing else predicts has no prediction: the density in the fit stands for it, and `alone` says so.
-        alone = leverage_one_in(self.found)
-        found[alone] = self.found.evidence[alone]
+        # What nothing else predicts has no prediction: the density in the fit stands for it, and `leverage_one` says so.
+        leverage_one = leverage_one_in(self.found)
+        found[leverage_one] = self.found.evidence[leverage_one]
         lost = self.found.evidence - found
         heavy = np.argsort(-lost, kind="stable")[:REFITS]
         heavy = heavy[lost[heavy] > HEAVY]
         if self._kinked and len(lost) <= KINKED_REFITS:
             # Among few rows a kinked likelihood moves by leaps, from row to row.
             heavy = np.arange(len(lost))
-        for row in np.setdiff1d(heavy[self.design.rows.weight[heavy] > 0], alone):
+        for row in np.setdiff1d(heavy[self.design.rows.weight[heavy] > 0], leverage_one):
             found[row] = self._without(int(row))
         return found
 

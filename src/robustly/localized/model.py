@@ -13,9 +13,10 @@ import numpy as np
 from robustly._runtime.precision import in_double_precision
 from robustly.approx import Approximation
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
-from robustly.fit.outcome import Stop, warn_unless_converged
+from robustly.fit.outcome import warn_unless_converged
+from robustly.localized.fitting import fit_program
+from robustly.localized.sampling import as_numpyro
 from robustly.model.conjugacy import detect
-from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_support
 from robustly.model.program.read import Program, Request
@@ -137,7 +138,7 @@ class Localized:
     def __init__(self, request: Request, approx: Approximation | None) -> None:
         self.request = request
         self.approx = approx
-        self._programs: list[tuple[Program, RowModel, str]] = []
+        self.programs_read: list[tuple[Program, RowModel, str]] = []
         # Programs read with stand-ins for data that were not known: good for sampling, not checked enough for fitting.
         self.stand_ins: list[Program] = []
         # Compiled samplers by program, so that a second call starts at once.
@@ -166,11 +167,9 @@ class Localized:
         """
         options = self._take_options(kwargs)
         arguments = read_arguments(self.request.model, args, kwargs)
-        program, model, found = self._program(arguments)
+        program, model, found = self.program_for(arguments)
         check_support(program, arguments)
         rows = self._rows(program, arguments, options)
-        from robustly.localized.source import fit_program
-
         fit = fit_program(self, program, model, found, arguments, rows, options)
         warn_unless_converged(fit.outcome)
         return fit
@@ -193,9 +192,9 @@ class Localized:
         labels = [label for label, row in zip(arguments.labels, program.is_row) if row]
         return make_rows(data, labels, weights=options.get("weights"), chunk=options.get("chunk"))
 
-    def _program(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
+    def program_for(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
         """The program read for this kind of call; reading and checking is done once for each kind."""
-        for known in self._programs:
+        for known in self.programs_read:
             if known[0].is_like(arguments):
                 return known
         _refuse_unusable(arguments)
@@ -205,12 +204,12 @@ class Localized:
         if program.size:
             rows = self._rows(program, arguments, {})
             model, found = detect(model, rows)
-        self._programs.append((program, model, found))
-        return self._programs[-1]
+        self.programs_read.append((program, model, found))
+        return self.programs_read[-1]
 
     def known_program(self, request: Request, arguments: Arguments) -> tuple[Program, RowModel] | None:
         """A program that was read before for calls like this one, or its limit in which sites are shared."""
-        localized = [(program, model) for program, model, _ in self._programs]
+        localized = [(program, model) for program, model, _ in self.programs_read]
         limits = [(program, program.row_model) for _, program in self._common]
         for program, model in (*localized, *limits):
             asked = program.request
@@ -229,7 +228,9 @@ class Localized:
 
     def row_model(self, *args: Any, **kwargs: Any) -> RowModel:
         """The functions of one row that the program comes to, for data like these."""
-        with_context = in_double_precision(lambda: self._program(read_arguments(self.request.model, args, kwargs))[1])
+        with_context = in_double_precision(
+            lambda: self.program_for(read_arguments(self.request.model, args, kwargs))[1]
+        )
         return with_context()
 
     @property
@@ -239,8 +240,6 @@ class Localized:
         It samples hyperparameters (under `hyperprior`, or weak priors around the arguments as written), shared sites,
         and each localized site once a row; the rows' likelihood enters as a factor.
         """
-        from robustly.localized.sampling import as_numpyro
-
         return as_numpyro(self)
 
 
@@ -252,39 +251,3 @@ def _refuse_unusable(arguments: Arguments) -> None:
     labels = [label for label, leaf in zip(arguments.labels, arguments.leaves) if np.ndim(leaf) > 0]
     for leaf, label in zip(data, labels):
         make_rows([leaf], [label])
-
-
-def stop_of(options: Mapping[str, Any]) -> Stop:
-    """Tolerance and step limit, by method."""
-    default = Stop() if options["method"] == "direct" else Stop(1e-8, 5000)
-    return Stop(options.get("rtol") or default.rtol, options.get("max_steps") or default.max_steps)
-
-
-def start_vector(model: RowModel, given: Mapping[str, Any] | None) -> np.ndarray | None:
-    """A start for the search from natural values, where some are given."""
-    if given is None:
-        return None
-    for name in given:
-        if name not in model.start:
-            raise ModelError(
-                f'start= names "{name}", but the parameters are {names(model.start)}.' + did_you_mean(name, model.start)
-            )
-    return model.parameters.vector({**model.start, **given})
-
-
-def limits_of(program: Program, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What the arguments of the localized priors tend to when all rows share one value."""
-    found: dict[str, dict[str, Any]] = {}
-    for site in program.request.sites:
-        inner, _ = hyper.core(program.trace[site]["fn"])
-        if type(inner) in hyper.LOCATION_SCALE or "scale_tril" in program.free[site]:
-            found[site] = {
-                name: np.asarray(shared[site])
-                if name == "loc"
-                else np.zeros_like(np.asarray(argument.value, dtype=float))
-                for name, argument in program.free[site].items()
-                if name in ("loc", "scale", "scale_tril")
-            }
-        else:
-            found[site] = dict.fromkeys(program.free[site], np.inf)
-    return found

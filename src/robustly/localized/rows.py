@@ -138,7 +138,7 @@ class RowSource(Source):
         return Draws(self.natural_by_name(vectors), vectors, divergences)
 
 
-def make_fit(
+def row_fit(
     found: Found,
     rows: Rows,
     source: RowSource,
@@ -208,7 +208,7 @@ def fit_rows(
     packed = _unpacking(model, tree, rows)
     begin = None if start is None else packed.parameters.vector({**packed.start, **start})
     found = find(RowProblem(packed, rows, approx), method, stop, begin)
-    fit = make_fit(found, rows, RowSource(found, rows), UnstatedModel())
+    fit = row_fit(found, rows, RowSource(found, rows), UnstatedModel())
     warn_unless_converged(fit.outcome)
     return fit
 

@@ -55,12 +55,12 @@ def as_numpyro(owner: Localized) -> Callable[..., None]:
 def _read_program(owner: Localized, arguments: Arguments) -> Program:
     """The program behind the call: one that was read before, or read now, under ``jit`` with stand-ins for the data."""
 
-    for known in (*(program for program, _, _ in owner._programs), *owner.stand_ins):
+    for known in (*(program for program, _, _ in owner.programs_read), *owner.stand_ins):
         if known.is_like(arguments, values=False):
             return known
     with jax.ensure_compile_time_eval(), double_precision():
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in arguments.leaves):
-            return owner._program(arguments)[0]
+            return owner.program_for(arguments)[0]
         leaves = tuple(
             np.ones(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, jax.core.Tracer) else leaf
             for leaf in arguments.leaves

@@ -173,7 +173,7 @@ def block_size(kernel: Densities) -> int:
 
 def collect(X: np.ndarray | Rows, kernel: Densities, *, fit_dof: bool) -> MixtureSums:
     """All sums that one step of the fit needs, over rows in memory or in any store."""
-    rows = X if isinstance(X, Rows) else rows_of(X, kernel)
+    rows = X if isinstance(X, Rows) else in_blocks(X, kernel)
     rates = DofRates(kernel.dofs, kernel.means.shape[1]) if fit_dof else None
     own = threading.local()  # a block's arrays are used again for the next, by the same thread
 
@@ -186,7 +186,7 @@ def collect(X: np.ndarray | Rows, kernel: Densities, *, fit_dof: bool) -> Mixtur
     return MixtureSums(**{**found, "log_likelihood": float(found["log_likelihood"])})
 
 
-def rows_of(X: np.ndarray, kernel: Densities) -> ArrayRows:
+def in_blocks(X: np.ndarray, kernel: Densities) -> ArrayRows:
     """A table as rows in blocks that suit the components."""
     return ArrayRows((X,), np.broadcast_to(1.0, len(X)), block_size(kernel), ("X",), padded=False)
 

@@ -26,15 +26,15 @@ def check_mixture_settings(model: Any) -> None:
         raise ModelError(f"covariance_type is one of {', '.join(KINDS)}; got {model.covariance_type!r}.")
     if model.init_params not in STARTS:
         raise ModelError(f"init_params is one of {', '.join(STARTS)}; got {model.init_params!r}.")
-    if not _is_number(model.tol) or not 0 <= model.tol < np.inf:
+    if not _is_real_number(model.tol) or not 0 <= model.tol < np.inf:
         raise ModelError(f"tol is a number of 0 or more; got {model.tol!r}.")
-    if model.reg_covar is not None and (not _is_number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
+    if model.reg_covar is not None and (not _is_real_number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
         raise ModelError(f"reg_covar is None or a number of 0 or more; got {model.reg_covar!r}.")
-    if model.dof != "fit" and (not _is_number(model.dof) or not model.dof > 0):
+    if model.dof != "fit" and (not _is_real_number(model.dof) or not model.dof > 0):
         raise ModelError(f'dof is "fit", a positive number, or numpy.inf for a Gaussian mixture; got {model.dof!r}.')
 
 
-def _is_number(value: Any) -> bool:
+def _is_real_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value))
 
 
@@ -92,7 +92,7 @@ def read_prior(model: Any, whole: Components) -> Prior:
     read: dict[str, float] = {}
     for name, (usual, above) in numbers.items():
         value = getattr(model, name)
-        if value is not None and (not _is_number(value) or not above < value < np.inf):
+        if value is not None and (not _is_real_number(value) or not above < value < np.inf):
             raise ModelError(f"{name} is a number above {above:g} here; got {value!r}.")
         read[name] = usual if value is None else float(value)
     mean = whole.means[0] if model.mean_prior is None else np.array(model.mean_prior, dtype=float)

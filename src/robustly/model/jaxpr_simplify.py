@@ -111,11 +111,11 @@ class Steps:
                     self._origin[made[0]] = (name, source)
             else:
                 variables = list(dict.fromkeys(atom for atom in equation.invars if not isinstance(atom, Literal)))
-                alone = traced.jaxpr.replace(
+                single = traced.jaxpr.replace(
                     constvars=(), invars=variables, outvars=equation.outvars, eqns=[equation], effects=equation.effects
                 )
                 made = [self._new(variable) for variable in equation.outvars]
-                shapes, compute = [v.aval.shape for v in variables], jaxpr_as_fun(ClosedJaxpr(alone, ()))
+                shapes, compute = [v.aval.shape for v in variables], jaxpr_as_fun(ClosedJaxpr(single, ()))
                 call = lambda *given, shapes=shapes, compute=compute: compute(*map(jnp.reshape, given, shapes))
                 self.operations.append((call, [names[variable] for variable in variables], made))
                 if source is not None:

@@ -31,7 +31,7 @@ class Cut:
     """``(u, scalars, row) -> value``."""
 
 
-def cut(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any, row: Any) -> Cut:
+def cut_parameters(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any, row: Any) -> Cut:
     """Cut `function` where fewest numbers pass from the vector to what is computed with `u`. Values are only examples."""
     steps = Steps(jax.make_jaxpr(function)(u, vector, row))
     parts = [steps.inputs[:1], steps.inputs[1:2], steps.inputs[2:]]

@@ -19,7 +19,7 @@ from robustly.result.estimates import Hyperparameters
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
 from robustly.result.outliers import TAILS, stand_out
-from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse
+from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ class Fit:
     """A regression's terms, the intercept first."""
     aliased: np.ndarray | None = field(default=None, repr=False)
     """Which terms the columns do not determine."""
-    alone: np.ndarray | None = field(default=None, repr=False)
-    """Rows that hold a coefficient alone: nothing is left to predict them by, so LOO has them as they are in the fit."""
+    leverage_one: np.ndarray | None = field(default=None, repr=False)
+    """Rows without which a coefficient is not determined: nothing is left to predict them by, so LOO has them as they are in the fit."""
     asked: dict[str, Any] = field(default_factory=dict)
     """What the user of a regression asked for: local, prior; at a boundary the fitted law is the classical one instead."""
     told: dict[str, str] = field(default_factory=dict, repr=False)
@@ -95,6 +95,11 @@ class Fit:
     """The log likelihood, where it is known before `evidence` is."""
 
     # ------------------------------------------------------------------ estimates
+
+    @property
+    def alone(self) -> np.ndarray | None:
+        """The name of `leverage_one` in 0.1."""
+        return self.leverage_one
 
     @property
     def estimates(self) -> np.ndarray:
@@ -136,7 +141,7 @@ class Fit:
 
     def _named(self, name: str) -> Any:
         if name not in self.derived:
-            refuse(name, f"{REGRESSIONS} and some {PAIRS}")
+            refuse_other_models(name, f"{REGRESSIONS} and some {PAIRS}")
         return self.derived[name]
 
     if not TYPE_CHECKING:  # a checker still finds names that are nowhere
@@ -173,8 +178,8 @@ class Fit:
         """Expected log predictive density of a new row, times the rows: each row predicted by all others.
 
         One Newton step from the fit to that without the row (for the 30 heaviest rows all steps), and the row's
-        integrated likelihood there, never the conditional one, which knows the row's own value. Rows in `alone` cannot
-        be predicted by the others and count at their density in the fit.
+        integrated likelihood there, never the conditional one, which knows the row's own value. Rows in
+        `leverage_one` cannot be predicted by the others and count at their density in the fit.
         """
         return float(self.weight @ self.loo_by_row)
 
@@ -253,7 +258,7 @@ class Fit:
         from scipy.stats import norm
 
         check_level(level)
-        reach = float(norm.ppf(0.5 + level / 2))
+        half_width = float(norm.ppf(0.5 + level / 2))
         parts = [*zip(self.labels, self.estimates, est.deviations(self.covariance(kind)), self.scales, strict=True)]
         if self.derived_jacobian is not None:
             free, jacobian = self.free_covariance(kind), self.derived_jacobian
@@ -261,7 +266,7 @@ class Fit:
             more = zip(est.labels_of(self.derived), est.flat(self.derived), errors, strict=True)
             scale = lambda label: self.derived_scales.get(label.split("[")[0], "log")
             parts += [(label, value, se, scale(label)) for label, value, se in more if label not in self.labels]
-        found = {label: est.interval(float(value), reach * float(se), scale) for label, value, se, scale in parts}
+        found = {label: est.interval(float(value), half_width * float(se), scale) for label, value, se, scale in parts}
         for name in self.edges:
             found[name] = self.need_source("this interval").edge_interval(name, level)
         return found
@@ -380,7 +385,7 @@ class Fit:
 
     def _of_regressions(self, what: str) -> None:
         if not self.terms:
-            refuse(what, REGRESSIONS)
+            refuse_other_models(what, REGRESSIONS)
 
     @property
     def _kind(self) -> str:

@@ -35,8 +35,8 @@ VERSION = 2
 KINDS: dict[str, str] = {
     "fit": "robustly.localized.reattach:from_saved",
     "topics": "robustly.topics.lda:from_saved",
-    "conjugate": "robustly.conjugate.result:from_saved",
-    "glm": "robustly.glm.keeping:from_saved",
+    "conjugate": "robustly.conjugate.saved_fits:from_saved",
+    "glm": "robustly.glm.saved_fits:from_saved",
     "glm_estimator": "robustly.glm.estimators:load_estimator",
     "mixture": "robustly.mixture.fitted:from_saved",
     "series": "robustly.series.result:from_saved",
@@ -149,7 +149,7 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], dict[str, n
             f"{source} is damaged or was not written by robustly ({error}). Save the result again."
         ) from error
     except DAMAGES as error:
-        raise PersistError(f"{source} is damaged: {_said(error)}. Save the result again.") from error
+        raise PersistError(f"{source} is damaged: {_damage_said(error)}. Save the result again.") from error
 
 
 def load(path: str | os.PathLike[str], **context: Any) -> Any:
@@ -180,7 +180,7 @@ def load(path: str | os.PathLike[str], **context: Any) -> Any:
     except (*DAMAGES, RobustlyError) as error:
         if context and isinstance(error, RobustlyError):  # It is about what the caller gave.
             raise
-        raise PersistError(f"{os.fspath(path)} is damaged: {_said(error)}. Save the result again.") from error
+        raise PersistError(f"{os.fspath(path)} is damaged: {_damage_said(error)}. Save the result again.") from error
 
 
 def _sums(head: Mapping[str, Any], text: bytes, comment: bytes) -> dict[str, str]:
@@ -197,7 +197,7 @@ def _are_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(one, str) for one in value) and len(set(value)) == len(value)
 
 
-def _said(error: BaseException) -> str:
+def _damage_said(error: BaseException) -> str:
     if isinstance(error, KeyError):
         return f"it has no {error}"
     if isinstance(error, RecursionError):

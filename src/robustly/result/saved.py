@@ -47,7 +47,7 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "curve": fit.curve,
         "evidence": fit.evidence,
         "weight": fit.weight,
-        **{name: given for name, given in (("aliased", fit.aliased), ("alone", fit.alone)) if given is not None},
+        **{name: given for name, given in (("aliased", fit.aliased), ("alone", fit.leverage_one)) if given is not None},
         **_by_row(fit),
     }
     return meta, arrays
@@ -103,7 +103,7 @@ def fields_of(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
         "scales": list(meta.get("scales", ())),
         "terms": list(meta.get("terms", ())),
         "aliased": arrays.get("aliased"),
-        "alone": arrays.get("alone"),
+        "leverage_one": arrays.get("alone"),
         "saved": saved,
     }
 

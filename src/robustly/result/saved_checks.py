@@ -65,10 +65,15 @@ def check_fit(meta: Meta, arrays: Arrays) -> None:
         need(call["rows"] is None or texts_in(call, "rows") is not None, "rows")
         need(call["plate"] is None or isinstance(call["plate"], str), "plate is not a name")
         need(
-            all(isinstance(one, list) and len(one) == 4 for one in list_in(call, "arguments")),
-            "arguments are not fours",
+            not call["sites"] or {"arguments", "first_row"} <= set(call),
+            "arguments or first_row are missing",
         )
-        list_in(call, "first_row")
+        if "arguments" in call:
+            need(
+                all(isinstance(one, list) and len(one) == 4 for one in list_in(call, "arguments")),
+                "arguments are not fours",
+            )
+            list_in(call, "first_row")
     for name in arrays:
         if name.startswith("posterior:"):
             check_posterior(name.rpartition(":")[0], arrays)
@@ -96,9 +101,9 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
         arrays["aliased"].dtype.kind == "b" and arrays["aliased"].shape == (len(terms),),
         "aliased is not one yes or no a term",
     )
-    alone = arrays.get("alone", np.zeros(0, dtype=int))
-    need(alone.ndim == 1 and alone.dtype.kind in "iu", "alone is not a list of rows")
-    need(not alone.size or (alone.min() >= 0 and alone.max() < rows), "alone names rows that are not there")
+    given = arrays.get("alone", np.zeros(0, dtype=int))
+    need(given.ndim == 1 and given.dtype.kind in "iu", "alone is not a list of rows")
+    need(not given.size or (given.min() >= 0 and given.max() < rows), "alone names rows that are not there")
     if "loo_by_row" in arrays:
         array_in(arrays, "loo_by_row", (rows,))
     need(meta["family"] is None or isinstance(meta["family"], str), "family is not a name")
@@ -203,7 +208,7 @@ def check_topics(meta: Meta, arrays: Arrays) -> None:
     for name in ("vocabulary", "names"):
         need(meta[name] is None or len(texts_in(meta, name)) == words, f"{name} has not as many words as the topics")
     for name in ("history", "validation"):
-        need(all(_is_number(one) for one in list_in(meta, name)), f"{name} are not numbers")
+        need(all(_is_finite(one) for one in list_in(meta, name)), f"{name} are not numbers")
     for name in ("n_iter", "documents_seen"):
         need(type(meta[name]) is int and meta[name] >= 0, f"{name} is not a count")
 
@@ -243,6 +248,8 @@ def check_estimates(meta: Meta, arrays: Arrays) -> int:
     size = check_search(meta, arrays)
     labels = texts_in(meta, "labels")
     array_in(arrays, "jacobian", (len(labels), size))
+    if "values" in arrays:
+        check_values(meta, arrays)
     rows = len(array_in(arrays, "evidence", (None,)))
     need(rows, "there are no rows")
     weight = array_in(arrays, "weight", (rows,), least=0.0)
@@ -253,6 +260,18 @@ def check_estimates(meta: Meta, arrays: Arrays) -> int:
         tails = array_in(arrays, "tail_probabilities", (rows,), least=0.0)
         need((tails <= 1 + 1e-9).all(), "tail_probabilities are above one")
     return rows
+
+
+def check_values(meta: Meta, arrays: Arrays) -> None:
+    """Estimates end to end, and the shapes in which they have names."""
+    array_in(arrays, "values", (len(meta["labels"]),), finite=False)
+    parameters = texts_in(meta, "parameters")
+    shapes = list_in(meta, "shapes") if "shapes" in meta else [[] for _ in parameters]
+    need(len(shapes) == len(parameters), "the parameters and their shapes differ in number")
+    for shape in shapes:
+        need(isinstance(shape, list) and all(type(one) is int and one >= 0 for one in shape), "a shape is not sizes")
+    told = sum(math.prod(shape) for shape in shapes)
+    need(told == len(meta["labels"]), "the parameters and their labels differ in number")
 
 
 def array_in(
@@ -297,7 +316,7 @@ def texts_in(meta: Meta, name: str) -> list[str]:
 
 
 def number_in(meta: Meta, name: str) -> float:
-    need(_is_number(meta[name]), f"{name} is not a finite number")
+    need(_is_finite(meta[name]), f"{name} is not a finite number")
     return meta[name]  # type: ignore[no-any-return]
 
 
@@ -311,5 +330,5 @@ def settings_in(meta: Meta, name: str) -> dict[str, Any]:
     return found  # type: ignore[no-any-return]
 
 
-def _is_number(value: Any) -> bool:
+def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf

@@ -25,7 +25,7 @@ REGRESSIONS = "regressions (rb.glm and its estimators)"
 PAIRS = "conjugate pairs (robustly.conjugate)"
 
 
-def refuse(what: str, who: str) -> NoReturn:
+def refuse_other_models(what: str, who: str) -> NoReturn:
     """Say which models have what was asked for."""
     raise ModelError(f"{what} is known of {who}; this fit is of another model.")
 
@@ -116,36 +116,36 @@ class Source(ABC):
 
     def posterior_of(self, data: Sequence[Any], named: Mapping[str, Any]) -> ByRow:
         """What is believed of new rows' own values, with their observations given."""
-        refuse("a posterior of new rows", PAIRS)
+        refuse_other_models("a posterior of new rows", PAIRS)
 
     def integrated(self, data: Sequence[Any], named: Mapping[str, Any]) -> ByRow:
         """The posterior averaged over what the data leave open about the prior."""
-        refuse("integrated_posterior", PAIRS)
+        refuse_other_models("integrated_posterior", PAIRS)
 
     def shrinkage(self) -> pd.DataFrame:
         """Every row's raw estimate, and its posterior mean and standard deviation."""
-        refuse("shrinkage", PAIRS)
+        refuse_other_models("shrinkage", PAIRS)
 
     def edge_interval(self, name: str, level: float) -> tuple[float, float]:
         """Values of an estimate on its edge whose likelihood is at least 1 − level of the best."""
-        refuse("an interval of an estimate on its edge", PAIRS)
+        refuse_other_models("an interval of an estimate on its edge", PAIRS)
 
     def loo(self) -> np.ndarray:
         """Log predictive density of every row given all others."""
-        refuse("loo", REGRESSIONS)
+        refuse_other_models("loo", REGRESSIONS)
 
     def influence(self) -> np.ndarray:
         """How far each row moves the coefficients, in units of their covariance."""
-        refuse("influence", REGRESSIONS)
+        refuse_other_models("influence", REGRESSIONS)
 
     def pit(self) -> tuple[np.ndarray, np.ndarray]:
         """P(Y < y) and P(Y ≤ y) of every row."""
-        refuse("pit", REGRESSIONS)
+        refuse_other_models("pit", REGRESSIONS)
 
     def shifts(self) -> np.ndarray:
         """By how much each row is shifted."""
-        refuse("shifts", REGRESSIONS)
+        refuse_other_models("shifts", REGRESSIONS)
 
     def profile(self, values: Sequence[float]) -> pd.DataFrame:
         """The best log likelihood at given spreads."""
-        refuse("profile_spread", REGRESSIONS)
+        refuse_other_models("profile_spread", REGRESSIONS)

@@ -26,7 +26,7 @@ class Summary:
         width = max((len(name) for name in self.heading), default=0) + 2
         lines = [f"{name + ':':<{width}}{value}" for name, value in self.heading.items()]
         if len(self.frame):
-            lines += ["", self.frame.to_string(float_format=_number)]
+            lines += ["", self.frame.to_string(float_format=_four_digits)]
         if self.notes:
             lines += ["", *(f"* {note}" for note in self.notes)]
         return "\n".join(lines)
@@ -37,7 +37,7 @@ class Summary:
         """The same as an HTML fragment, all text escaped."""
         head = "".join(f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in self.heading.items())
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        table = self.frame.to_html(float_format=_number, border=0) if len(self.frame) else ""
+        table = self.frame.to_html(float_format=_four_digits, border=0) if len(self.frame) else ""
         return f"<table>{head}</table>{table}<ul>{notes}</ul>"
 
     _repr_html_ = to_html
@@ -46,7 +46,7 @@ class Summary:
         return self.frame
 
 
-def _number(value: float) -> str:
+def _four_digits(value: float) -> str:
     return f"{value:.4g}"
 
 
@@ -76,5 +76,5 @@ def summarize(fit: Fit, kind: str = "information") -> Summary:
     }
     for name, value in fit.derived.items():
         if name not in fit.labels and value is not None and np.ndim(value) == 0:
-            heading[name] = _number(float(value))
+            heading[name] = _four_digits(float(value))
     return Summary(heading, frame, list(fit.notes))

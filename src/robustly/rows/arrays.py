@@ -34,6 +34,13 @@ class ArrayRows(Rows):
     def __len__(self) -> int:
         return len(self.weight)
 
+    def __getstate__(self) -> dict[str, Any]:
+        # States are where searches left off, and belong to slots of this process.
+        return {name: value for name, value in vars(self).items() if name not in ("_states", "_whole")}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        vars(self).update(kept, _states=WeakKeyDictionary())
+
     @property
     def bucket(self) -> int:
         """Rows in a chunk: powers of four where chunks are padded, so that few different sizes are ever compiled."""
@@ -95,15 +102,15 @@ class ArrayRows(Rows):
                 put("", place, state)
             return {name: np.asarray(value) for name, value in sums.items()}
 
-        alone = first_time(chunk_pass, self.bucket)
-        if alone:
+        first = first_time(chunk_pass, self.bucket)
+        if first:
             may_have_compiled()
         if len(places) < 4 or THREADS == 1:
             done = [run(place) for place in places]
         else:
             # What has to be compiled is compiled once, by the first chunk.
-            done = [run(place) for place in places[:alone]]
-            done += thread_pool().map(run, places[alone:])
+            done = [run(place) for place in places[:first]]
+            done += thread_pool().map(run, places[first:])
         if into is not None and "" in whole:
             self._states[into] = whole.pop("")
         return Mapped(added_up(done), whole)

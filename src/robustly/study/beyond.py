@@ -15,9 +15,9 @@ from robustly.study.comparisons import (
     Loss,
     contrast,
     corrupted,
+    method_in_words,
     some,
     trend,
-    words_of,
 )
 from robustly.study.regressions import SETTLED, methods_of
 from robustly.study.simulate import variant_of
@@ -88,10 +88,10 @@ def _logistic_beyond(lines: pd.DataFrame) -> list[Finding]:
             error = contrast(lines, variant, level, LOSSES["logistic"][0], method, "classical")
             turn = contrast(lines, variant, level, MISDIRECTION, method, "classical")
             points = f"{100 * error.mean:+.2f} ± {100 * error.error:.2f}"
-            rows.append((words_of("logistic", method), points, str(turn)))
+            rows.append((method_in_words("logistic", method), points, str(turn)))
             # A tenth of the angle is worth a name; less is seen by no user.
             if turn.side < 0 and turn.ratio < 0.9:
-                helped.append(words_of("logistic", method))
+                helped.append(method_in_words("logistic", method))
         text = f"Nearer the true direction by a tenth or more: {', '.join(helped) or 'none'}."
         verdict = f"{len(helped)} of {len(rows)} help" if helped else "none helps"
         claim = f"{100 * level:g} % of labels flipped, {words}: each method against the classical one."
@@ -164,7 +164,7 @@ def endings(lines: Lines) -> pd.DataFrame:
             kinds = ", ".join(f"{kind} {count}" for kind, count in restless["outcome"].value_counts().items())
             said = "; ".join(failed["failure"].unique()[:3])
             rows.append(
-                (experiment, words_of(experiment, method), len(mine), len(failed), len(restless), kinds or said)
+                (experiment, method_in_words(experiment, method), len(mine), len(failed), len(restless), kinds or said)
             )
     return pd.DataFrame(rows, columns=["experiment", "method", "fits", "failed", "not at rest", "how"])
 

@@ -159,7 +159,7 @@ def variant_axis(variant: str) -> str:
     return next((v.axis for known in VARIANTS.values() for v in known if v.name == variant), "level")
 
 
-def words_of(experiment: str, method: str) -> str:
+def method_in_words(experiment: str, method: str) -> str:
     """What a method is called in words."""
     if experiment == "topics":
         from robustly.study.topics import WORDS

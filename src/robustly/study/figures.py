@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from robustly.result.persist import atomic
-from robustly.study.comparisons import LOSSES, MISDIRECTION, Lines, Loss, contrast, some, words_of
+from robustly.study.comparisons import LOSSES, MISDIRECTION, Lines, Loss, contrast, method_in_words, some
 from robustly.study.regressions import Method, methods_of
 from robustly.study.simulate import VARIANTS, Variant
 
@@ -235,7 +235,7 @@ def _draw_topics(folder: Path, lines: pd.DataFrame) -> Picture:
         curves = []
         for method in ("plain", "robust"):
             three = [_summary(loss.of(some(lines, corpus, level, method)), False) for level in levels]
-            curves.append(Curve(words_of("topics", method), STYLES[method], range(len(levels)), *zip(*three)))
+            curves.append(Curve(method_in_words("topics", method), STYLES[method], range(len(levels)), *zip(*three)))
         _panel(axis, curves, [f"{level:g}" for level in levels], "number of topics", False)
         axis.set_title(corpus[:40], fontsize=9, parse_math=False)
         axis.set_ylabel("NLL per held-out word", fontsize=9)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from robustly.model.program.read import Program
 
 
-class Look(Messenger):
+class PriorWatcher(Messenger):
     """Shows every latent site's prior while a program runs."""
 
     def __init__(self, fn: Any, store: Callable[[str, Any], None]) -> None:
@@ -45,7 +45,7 @@ def dependences(program: Program) -> tuple[dict[str, set[str]], list[str], bool]
 
     def watch(values: dict[str, Any], row: Any, store: Callable[[str, Any], None]) -> Any:
         args, kwargs = program.call(row)
-        run_program(Look(program.request.model, store), args, kwargs, values={**everything, **rest, **values})
+        run_program(PriorWatcher(program.request.model, store), args, kwargs, values={**everything, **rest, **values})
         return jnp.zeros(())
 
     def push(values: dict[str, Any], row: Any, store: Callable[[str, Any], None]) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import PersistError
-from robustly.glm import formula_saved
 from robustly.glm.families import Family, as_family
+from robustly.glm.formula_saved import formula_from_json
 from robustly.glm.local import Classical, Noiseless, Shifted, law_of
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import FittedRegression
@@ -32,7 +32,7 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         "Noiseless": lambda: Noiseless(chosen, asked["prior"]),
     }
     law = laws.get(meta["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
-    formula = formula_saved.from_saved(meta["formula"]) if meta.get("formula") else None
+    formula = formula_from_json(meta["formula"]) if meta.get("formula") else None
     if type(law).__name__ != meta["law"] or len(law.names) != len(arrays["phi"]):
         raise PersistError(f"the file holds numbers of another law than its {meta['law'][:60]!r}. Save the fit again.")
     if formula is not None and formula.side.columns != meta["terms"]:
@@ -45,6 +45,6 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         meta.get("by_formula", formula is not None),
     )
     fields = fields_of(meta, arrays)
-    if fields["alone"] is None:
-        fields["alone"] = np.zeros(0, dtype=int)
+    if fields["leverage_one"] is None:
+        fields["leverage_one"] = np.zeros(0, dtype=int)
     return Fit(**{**fields, **model.fields(fields["outcome"].kind, fields["labels"])})

@@ -1,4 +1,4 @@
-"""A row that alone holds a coefficient cannot be predicted by the others, and is not said to be."""
+"""A row without which a coefficient is not determined cannot be predicted by the others, and is not said to be."""
 
 import numpy as np
 import pandas as pd
@@ -19,17 +19,18 @@ def counts():
 def test_a_row_with_a_column_of_its_own_is_named(local, tmp_path):
     X, y = counts()
     fit = rb.RobustGLM("poisson", local=local).fit(X, y).result_
-    assert fit.alone.tolist() == [7]
+    assert fit.leverage_one.tolist() == [7]
+    assert fit.alone is fit.leverage_one  # as 0.1 called it
     assert any("7 (only)" in note for note in fit.notes)
     assert fit.loo_by_row[7] == fit.evidence[7]
     fit.save(tmp_path / "kept")
-    assert rb.load(tmp_path / "kept").alone.tolist() == [7]
+    assert rb.load(tmp_path / "kept").leverage_one.tolist() == [7]
 
 
 def test_with_a_ridge_it_can_be_predicted():
     X, y = counts()
     fit = rb.RobustGLM("poisson", local=None, alpha=1.0).fit(X, y).result_
-    assert len(fit.alone) == 0
+    assert len(fit.leverage_one) == 0
     assert not fit.notes
     rest = np.arange(40) != 7
     without = rb.RobustGLM("poisson", local=None, alpha=1.0).fit(X[rest], y[rest])
@@ -50,5 +51,5 @@ def test_as_many_columns_as_rows_cannot_be_compared_by_leaving_rows_out():
     y = np.array([3.0, 1.0, 4.0])
     X = np.eye(3)[:, 1:]
     fits = [rb.RobustGLM(family, local=None).fit(X, y) for family in ("poisson", "exponential")]
-    with pytest.raises(rb.errors.DataError, match="every row holds a coefficient alone"):
+    with pytest.raises(rb.errors.DataError, match="every row has leverage one"):
         rb.compare(*fits)

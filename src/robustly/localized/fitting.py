@@ -1,0 +1,209 @@
+"""From a program and its rows to a :class:`~robustly.result.fit.Fit`: the search, and the limit in which rows do not differ."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from robustly.errors import FitError, ModelError, did_you_mean, names
+from robustly.fit.limits import RunawayWatch, heterogeneity
+from robustly.fit.outcome import Stop
+from robustly.fit.problem import Found, RowProblem
+from robustly.fit.search import search
+from robustly.localized.rows import find, row_fit
+from robustly.localized.source import ProgramSource
+from robustly.model.program import hyper
+from robustly.model.program.arguments import Arguments
+from robustly.model.program.read import Program
+from robustly.model.program.trace import inside
+from robustly.model.row import RowModel
+from robustly.result.fit import Fit
+from robustly.rows.store import Rows
+
+if TYPE_CHECKING:
+    from robustly.localized.model import Localized
+
+# A parameter that runs off for a smaller gain than this (in nats) has reached its limit.
+NEGLIGIBLE = 1e-6
+
+
+def fit_program(
+    owner: Localized,
+    program: Program,
+    model: RowModel,
+    detected: str,
+    arguments: Arguments,
+    rows: Rows,
+    options: Mapping[str, Any],
+) -> Fit:
+    """Fit a program that has been read; falls back to its classical model when the rows do not differ."""
+    start = start_vector(model, options.get("start"))
+    problem = ProgramProblem(model, rows, options["approx"])
+    problem.limit = _SharedValue(owner, program, arguments, rows) if _can_degenerate(program) else None
+    with _progress(options.get("progress", False)) as report:
+        found = find(problem, options["method"], stop_of(options), start, report)
+    if found.outcome.kind == "boundary":
+        assert problem.limit is not None
+        return problem.limit.as_fit(found)
+    notes = (*found.notes, detected) if program.size else found.notes
+    source = ProgramSource(found, rows, program, arguments, owner)
+    return row_fit(found, rows, source, source.model, notes=notes)
+
+
+def stop_of(options: Mapping[str, Any]) -> Stop:
+    """Tolerance and step limit, by method."""
+    default = Stop() if options["method"] == "direct" else Stop(1e-8, 5000)
+    return Stop(options.get("rtol") or default.rtol, options.get("max_steps") or default.max_steps)
+
+
+def start_vector(model: RowModel, given: Mapping[str, Any] | None) -> np.ndarray | None:
+    """A start for the search from natural values, where some are given."""
+    if given is None:
+        return None
+    for name in given:
+        if name not in model.start:
+            raise ModelError(
+                f'start= names "{name}", but the parameters are {names(model.start)}.' + did_you_mean(name, model.start)
+            )
+    return model.parameters.vector({**model.start, **given})
+
+
+class ProgramProblem(RowProblem):
+    """A program whose fitted priors may run to the limit in which all rows share one value."""
+
+    limit: _SharedValue | None = None
+    little: float = 0.5
+    """A parameter that runs off for a smaller gain than this (in nats) makes the limit worth a look."""
+
+    def watch(self) -> RunawayWatch:
+        parameters = self.model.parameters
+        little = self.little if self.limit is not None else NEGLIGIBLE
+        return RunawayWatch(parameters.constrained, parameters.labels, little)
+
+    def on(self, rows: Rows) -> ProgramProblem:
+        other = ProgramProblem(self.model, rows, self.passes.approx)
+        other.limit, other.little = None, NEGLIGIBLE
+        return other
+
+    def at_end(self, found: Found, climb: Any) -> Found:
+        ended = found.with_outcome("limit", found.outcome.text) if found.outcome.kind == "end" else found
+        if self.limit is None or self.little == NEGLIGIBLE:
+            return ended
+        answer = self.limit.answer(ended)
+        if answer is not None:
+            return answer
+        patient = self.fresh()
+        assert isinstance(patient, ProgramProblem)
+        patient.little = NEGLIGIBLE
+        again = climb(patient, found.vector)
+        return again if again.outcome.converged else patient.at_end(again, climb)
+
+
+def _can_degenerate(program: Program) -> bool:
+    """Whether all rows sharing one value is a limit of the fitted priors."""
+    request = program.request
+    if not request.sites or any((request.hyperprior or {}).values()):
+        return False
+    return all(not program.held[site] and not inside(program.trace[site], program.plate) for site in request.sites)
+
+
+class _SharedValue:
+    """The limit in which all rows share the localized values."""
+
+    def __init__(self, owner: Localized, program: Program, arguments: Arguments, rows: Rows) -> None:
+        self.owner, self.program, self.arguments, self.rows = owner, program, arguments, rows
+
+    def answer(self, found: Found) -> Found | None:
+        """The fit with shared values, if no spread of them does better."""
+        sites = self.program.request.sites
+        inside: RowProblem = found.problem  # type: ignore[assignment]
+        common = self.owner.common_program(self.program, self.arguments)
+        model = common.row_model
+        centre = {
+            name: value
+            for name, value in inside.model.parameters.natural(jnp.asarray(found.vector)).items()
+            if name in model.start
+        }
+        start = model.parameters.vector({**model.start, **_prior_centres(self.program, found), **centre})
+        try:
+            shared = search(RowProblem(model, self.rows), Stop(), start=start)
+        except FitError:
+            return None
+        if not shared.outcome.converged or shared.value < found.value - 1e-6:
+            return None
+        slices = model.parameters.places
+        place = np.concatenate([np.arange(*slices[site].indices(model.parameters.size)) for site in sites])
+        problem: RowProblem = shared.problem  # type: ignore[assignment]
+        if np.linalg.eigvalsh(heterogeneity(problem, shared.vector, place)).max() > 1e-9:
+            return None
+        text = (
+            f"the rows show no heterogeneity in {names(sites)}, so the classical model is returned, with one value for all "
+            f"rows (its log likelihood is {shared.value - found.value:.1e} above the best spread tried)."
+        )
+        steps = len(found.optimum.history) + len(shared.optimum.history)
+        return shared.with_outcome("boundary", text, steps)
+
+    def as_fit(self, found: Found) -> Fit:
+        """The classical model as a result."""
+        common = self.owner.common_program(self.program, self.arguments)
+        theta = common.row_model.parameters.natural(jnp.asarray(found.vector))
+        source = ProgramSource(found, self.rows, common, self.arguments, self.owner)
+        return row_fit(
+            found, self.rows, source, source.model, limits=limits_of(self.program, theta), notes=(found.outcome.text,)
+        )
+
+
+def limits_of(program: Program, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the arguments of the localized priors tend to when all rows share one value."""
+    found: dict[str, dict[str, Any]] = {}
+    for site in program.request.sites:
+        inner, _ = hyper.core(program.trace[site]["fn"])
+        if type(inner) in hyper.LOCATION_SCALE or "scale_tril" in program.free[site]:
+            found[site] = {
+                name: np.asarray(shared[site])
+                if name == "loc"
+                else np.zeros_like(np.asarray(argument.value, dtype=float))
+                for name, argument in program.free[site].items()
+                if name in ("loc", "scale", "scale_tril")
+            }
+        else:
+            found[site] = dict.fromkeys(program.free[site], np.inf)
+    return found
+
+
+def _prior_centres(program: Program, found: Found) -> dict[str, Any]:
+    """A typical value of each localized site under the prior reached so far."""
+    theta = found.problem.parts[0].parameters.natural(jnp.asarray(found.vector))
+    centres = {}
+    for site, swapped in program.swapped(theta).items():
+        prior = hyper.with_arguments(program.trace[site]["fn"], swapped)
+        mean = jnp.broadcast_to(prior.mean, jnp.shape(program.trace[site]["value"]))
+        if bool(jnp.all(jnp.isfinite(mean))):
+            centres[site] = mean
+    return centres
+
+
+class _progress:
+    """A line that tells how a long fit is getting on; silent unless asked for."""
+
+    def __init__(self, show: bool) -> None:
+        self.show = show
+
+    def __enter__(self) -> Any:
+        if not self.show:
+            return None
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self.bar = Progress(SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), transient=True)
+        self.bar.start()
+        task = self.bar.add_task("compiling")
+        return lambda entry: self.bar.update(
+            task, description=f"pass {entry['pass']}: objective {entry['value']:.6g}", advance=1
+        )
+
+    def __exit__(self, *error: Any) -> None:
+        if self.show:
+            self.bar.stop()
