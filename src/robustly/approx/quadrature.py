@@ -85,7 +85,9 @@ class Quadrature(PointRule):
             return super().start_at(model, rows, numbers, count)
         mode, log_width = model.guess(rows, numbers)
         log_half_width = np.log(6.0) if log_width is None else log_width + np.log(ENDS)
-        return np.stack(np.broadcast_arrays(mode, log_half_width, log_half_width), axis=-1).astype(np.float32)
+        return np.stack(
+            [np.broadcast_to(part, count) for part in (mode, log_half_width, log_half_width)], axis=-1
+        ).astype(np.float32)
 
     def has_moments(self, model: RowModel) -> bool:
         return model.dim == 1 and self.nodes >= MOMENT_NODES

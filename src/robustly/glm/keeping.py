@@ -16,7 +16,6 @@ from robustly.glm.result import FittedRegression
 from robustly.result.fit import Fit
 from robustly.result.saved import fields_of
 
-
 NAMED = ("predictor", "dispersion", "label", None)
 
 
