@@ -270,13 +270,14 @@ def _check_limit(law: Law, phi: Any, y: np.ndarray, trials: np.ndarray) -> float
     classical = evidence_of(plain, approximation(plain, None), (LAW_PREDICTORS, *held), y, trials)
 
     def gap(share: float) -> np.ndarray:
-        near = list(phi)
+        there = list(phi)
         for name, limit in law.at_boundary.items():
-            near[law.names.index(name)] = law.free(name, limit + share if np.isfinite(limit) else 1.0 / share)
-        found = evidence_of(law, approximation(law, None), (LAW_PREDICTORS, *near), y, trials)
+            there[law.names.index(name)] = law.free(name, limit + share if np.isfinite(limit) else 1.0 / share)
+        found = evidence_of(law, approximation(law, None), (LAW_PREDICTORS, *there), y, trials)
         return np.abs(found - classical)
 
-    return _law_gap(law, "limit", np.where(gap(1e-4) <= 0.3 * gap(1e-2) + 1e-9, gap(1e-4), np.inf), phi, 0.01)
+    near = gap(1e-3)
+    return _law_gap(law, "limit", np.where(near <= 0.3 * gap(1e-2) + 1e-9, near, np.inf), phi, 0.05)
 
 
 def _try(what: str, act: Any) -> Any:

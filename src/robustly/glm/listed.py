@@ -102,7 +102,7 @@ def _listed_some(law: Law, phi: Sequence[float], m: Array, trials: Array) -> Lis
         centre = np.asarray(family.mean(m, nuisance, trials))[:, None]
         width = np.sqrt(np.asarray(family.variance(m, nuisance, trials)))[:, None]
     positive = _is_positive(law)
-    low, high = (np.full((len(m), 1), end) for end in ((-30.0, 30.0) if positive else (-40.0, 40.0)))
+    low, high = (np.full((len(m), 1), end) for end in ((-300.0, 60.0) if positive else (-40.0, 40.0)))
     for _ in range(3):
         t = low + (high - low) * np.linspace(0.0, 1.0, POINTS)
         y = centre * np.exp(t) if positive else centre + width * np.sinh(t)
