@@ -232,7 +232,7 @@ def _law_slopes(law: Law, phi: Any, y: np.ndarray, trials: np.ndarray) -> tuple[
 
     numbers = (LAW_PREDICTORS, *phi)
     with double_precision():
-        value, slope, curve, _ = (None if part is None else np.asarray(part) for part in curves(numbers))
+        value, slope, curve = (np.asarray(part) for part in curves(numbers)[:3])
         off = []
         for i in range(len(numbers)):
             moved = [tuple(n + side * step * (j == i) for j, n in enumerate(numbers)) for side in (1, -1)]

@@ -50,7 +50,7 @@ class Listed:
             return np.where(self.values <= y[:, None], share, 0.0).sum(axis=1)
         # A point stands for half a step to either side.
         upto = np.cumsum(share, axis=1) - 0.5 * share
-        return np.array([np.interp(at, *row, left=0.0, right=1.0) for at, *row in zip(y, self.values, upto)])
+        return np.array([np.interp(at, x, row, left=0.0, right=1.0) for at, x, row in zip(y, self.values, upto)])
 
     def draw(self, rng: np.random.Generator, count: int) -> Array:
         """Draws (count, rows)."""
