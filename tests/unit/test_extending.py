@@ -12,7 +12,7 @@ from scipy import sparse, stats
 import robustly as rb
 from robustly.errors import ModelError, PersistError
 from robustly.glm import Bernoulli, Description, Gamma, Law, Normal, Poisson
-from robustly.glm.listed import listed
+from robustly.glm.listed import list_responses
 from robustly.glm.local import LocalDispersion, LocalLabel, LocalPrecision
 from robustly.rows.arrays import ArrayRows, make_rows
 from robustly.rows.distinct import make_table
@@ -266,6 +266,6 @@ def test_what_is_no_law_is_refused():
 
 def test_new_rows_with_dispersions_of_their_own_have_densities():
     law = LocalDispersion(Gamma())
-    found = listed(law, (np.log(0.3), np.log(2.0)), np.array([0.2, 1.0]), np.ones(2))
+    found = list_responses(law, (np.log(0.3), np.log(2.0)), np.array([0.2, 1.0]), np.ones(2))
     np.testing.assert_allclose(found.total, 1.0, atol=1e-6)
     np.testing.assert_allclose(found.moments()[0], np.exp([0.2, 1.0]), rtol=1e-5)

@@ -10,7 +10,7 @@ from robustly._runtime.precision import double_precision
 from robustly.errors import ModelError
 from robustly.glm.families import Binomial, Family
 from robustly.glm.law import Law
-from robustly.glm.listed import listed
+from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical
 from robustly.glm.row_model import approximation, evidence_of, row_model
 
@@ -148,7 +148,7 @@ def check_law(law: Law, *, tolerance: float = 1e-6) -> dict[str, float]:
         trials = np.full(
             len(LAW_PREDICTORS), 1.0 if law.family.yes_or_no or not isinstance(law.family, Binomial) else 3.0
         )
-        mass = listed(law, phi, LAW_PREDICTORS, trials).total
+        mass = list_responses(law, phi, LAW_PREDICTORS, trials).total
         # A power-law tail may hold a little mass beyond the last count listed; too much mass is never right.
         beyond = 1e-2 if law.family.discrete and not isinstance(law.family, Binomial) else 0.0
         off = np.maximum(mass - 1.0, np.maximum(1.0 - mass - beyond, 0.0))

@@ -64,7 +64,7 @@ class Listed:
         return np.stack(columns, axis=1)
 
 
-def listed(law: Law, phi: Sequence[float], m: Array, trials: Array) -> Listed:
+def list_responses(law: Law, phi: Sequence[float], m: Array, trials: Array) -> Listed:
     """Responses of rows with these predictors, by the density of the law."""
     parts = [
         _listed_some(law, phi, m[start : start + ROWS_AT_ONCE], trials[start : start + ROWS_AT_ONCE])

@@ -11,7 +11,7 @@ import numpy as np
 from robustly._runtime.keys import generator
 from robustly.errors import DataError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
-from robustly.glm.listed import Listed, listed
+from robustly.glm.listed import Listed, list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.glm.row_model import approximation, evidence_of
 from robustly.result.laws import RowLaw, invert_cdf
@@ -110,7 +110,7 @@ class GLMPredictive(RowLaw):
     @cached_property
     def _listed(self) -> Listed:
         """Responses with their probabilities, of a law that says no more of itself than its density."""
-        return listed(self.law, tuple(self.fitted.phi), self.m, self.trials)
+        return list_responses(self.law, tuple(self.fitted.phi), self.m, self.trials)
 
     def _log_link_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Responses whose mean is exp(predictor): moments of e to the row's own value are known."""
