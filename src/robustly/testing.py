@@ -10,14 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly._runtime.precision import in_double_precision
+from robustly.approx.check import check_approximation
 from robustly.approx.climb import climb
 from robustly.approx.grid import line_points
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.errors import ModelError
-from robustly.glm.check import check_family
+from robustly.glm.check import check_family, check_law
 from robustly.model.row import RowModel
+from robustly.rows.check import check_rows
 
-__all__ = ["check_family", "check_pair", "check_row_model"]
+__all__ = ["check_approximation", "check_family", "check_law", "check_pair", "check_row_model", "check_rows"]
 
 MOST_COUNTS = 1 << 18
 

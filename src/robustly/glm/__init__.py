@@ -13,6 +13,8 @@ from typing import Any
 
 _HOMES = {
     "Family": "families",
+    "Law": "law",
+    "Description": "law",
     "Normal": "families",
     "Poisson": "families",
     "Bernoulli": "families",

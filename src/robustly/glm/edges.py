@@ -18,7 +18,16 @@ from robustly.fit.passes import pairs
 from robustly.fit.problem import Found, Limit
 from robustly.fit.search import search
 from robustly.glm.families import Bernoulli, Binomial, Normal
-from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor
+from robustly.glm.local import (
+    Classical,
+    Law,
+    LocalDispersion,
+    LocalLabel,
+    LocalPrecision,
+    LocalPredictor,
+    Noiseless,
+    Shifted,
+)
 from robustly.glm.noiseless import noiseless
 from robustly.glm.regression import Climb, Edges, Plan, Regression
 from robustly.model.linear import Design
@@ -27,6 +36,8 @@ from robustly.model.linear import Design
 NARROWEST, WIDEST = 1e-4, 30.0
 # A spread close to the narrowest is none, unless it is worth as much as this.
 NARROW_GAIN = 0.01
+# A law of which only its limit is known does better than the classical model from here on.
+STATED_GAIN = 1e-4
 # Of a normal response: shares of spread or scale in the other below which it is negligible, at first and at last.
 NEGLIGIBLE = (0.03, 1e-4)
 # A scale below this share of the responses' is rounding.
@@ -56,7 +67,10 @@ def _edges(law: Law) -> Edges:
         return LabelEdges()
     if isinstance(law, LocalPredictor | LocalDispersion):
         return NoiseEdges() if isinstance(law.family, Normal) else SpreadEdges()
-    return ConcaveEdges()
+    if isinstance(law, Noiseless | Shifted):
+        return ConcaveEdges()
+    # A law of the user's own.
+    return SpreadEdges() if not law.closed and law.names[:1] == ("spread",) else StatedEdges()
 
 
 def plan_of(found: Found) -> Plan:
@@ -186,9 +200,10 @@ class ConcaveEdges(Edges):
         plain = fit_classical(problem.design, problem.plan)
         assert isinstance(plain.problem, Regression)
         u, shared = plain.problem.split(plain.vector)
-        phi = problem.linear.held.copy()
+        law, phi = problem.plan.law, problem.linear.held.copy()
         for name, value in zip(plan_of(plain).law.names, shared):
-            phi[problem.plan.law.names.index(name)] = value
+            if name in law.names:
+                phi[law.names.index(name)] = value
         return [problem.joined(u, phi)]
 
 
@@ -233,6 +248,22 @@ class ClassicalLimit(Limit):
         return self.found.problem.split(self.found.vector)
 
 
+class StatedLimit(ClassicalLimit):
+    """The classical model where a law says that it lies: the answer unless the law does better."""
+
+    def answers(self, best: Found) -> bool:
+        plan = self.problem.plan
+        inside = any(name not in plan.held for name in plan.law.at_boundary)
+        return inside and (best.outcome.kind == "end" or self.found.value >= best.value - STATED_GAIN)
+
+
+class StatedEdges(ConcaveEdges):
+    """A user's own law: from the classical fit, with shared numbers of its own at the free value 0."""
+
+    def limits(self, problem: Regression, begin: Found | None) -> Sequence[Limit]:
+        return [StatedLimit(problem, begin)] if problem.plan.law.at_boundary else ()
+
+
 # ---------------------------------------------------------------------- predictors or dispersions of the rows' own
 
 
@@ -250,8 +281,10 @@ class NoSpread(ClassicalLimit):
         if super().rules_out():
             return True
         law = self.problem.plan.law
-        # The score at zero does not decide for 0/1 rows and heavy tails, which may prefer a spread far from zero.
+        # The score at zero does not decide for 0/1 rows and heavy tails, which may prefer a spread far from zero, nor for laws
+        # of which it is not known what is spread.
         unsure = isinstance(law.family, Bernoulli | Binomial) or getattr(law, "prior", "normal") == "student_t"
+        unsure = unsure or not isinstance(law, LocalPredictor | LocalDispersion)
         return self.score[0] <= 1e-9 * self.score[1] and self.is_fitted and not unsure
 
     def answers(self, best: Found) -> bool:
@@ -321,7 +354,8 @@ class SpreadEdges(Edges):
         u, shared = limit.parts
         phi = problem.linear.held.copy()
         for name, value in zip(plan_of(limit.found).law.names, shared):
-            phi[law.names.index(name)] = value
+            if name in law.names:
+                phi[law.names.index(name)] = value
         for name, value in plan.held.items():
             phi[law.names.index(name)] = law.free(name, value)
         if "dof" in law.names and "dof" not in plan.held:

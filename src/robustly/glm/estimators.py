@@ -9,6 +9,7 @@ import numpy as np
 from robustly.errors import ModelError, PersistError
 from robustly.glm.base import RowRegressor, keep_fit, of_kind
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
+from robustly.glm.local import LocalChoice
 from robustly.glm.logistic import RobustLogisticRegression
 from robustly.glm.result import regression_of
 from robustly.glm.saved_fits import from_saved
@@ -130,8 +131,9 @@ class RobustGLM(RowRegressor):
     Args:
         family: a name (``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
             ``"negative_binomial"``) or a :class:`~robustly.glm.families.Family`, your own included.
-        local: ``"predictor"``, ``"dispersion"``, ``"label"`` (0/1 responses), None for the classical model, or
-            ``"auto"``: the dispersion of a normal, the predictor of anything else.
+        local: ``"predictor"``, ``"dispersion"``, ``"label"`` (0/1 responses), None for the classical model, a class
+            of your own (:class:`~robustly.glm.law.Law`), or ``"auto"``: the dispersion of a normal, the predictor of anything
+            else.
         prior: law of rows' own predictors: ``"normal"``, ``"laplace"``, ``"student_t"``.
         dof: degrees of freedom of a Student-t law; None fits them. ``"auto"`` takes 4 for a ``"student_t"`` prior of the
             predictor and fits those of a normal's Student-t errors.
@@ -150,7 +152,7 @@ class RobustGLM(RowRegressor):
         self,
         family: Any = "poisson",
         *,
-        local: str | None = "auto",
+        local: LocalChoice = "auto",
         prior: str = "normal",
         approx: Any = "quadrature",
         solver: str = "newton",

@@ -14,7 +14,7 @@ from robustly.fit.problem import Found
 from robustly.glm.edges import NARROWEST, WIDEST, fit_classical, fit_law, plan_of
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
-from robustly.glm.local import Classical, Law, LocalPredictor, law_of
+from robustly.glm.local import Classical, Law, LocalChoice, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
 from robustly.glm.regression import Plan, Regression
 from robustly.glm.result import regression_fit
@@ -37,7 +37,7 @@ def fit_glm(
     design: Design,
     family: Family,
     *,
-    local: str | None = "auto",
+    local: LocalChoice = "auto",
     prior: str = "normal",
     approx: Any = "quadrature",
     solver: str = "newton",

@@ -25,6 +25,7 @@ from robustly.glm.formula_spec import (
     needed,
     refuse_not_computable,
 )
+from robustly.glm.local import LocalChoice
 from robustly.model.linear import Design, read_design
 from robustly.result.fit import Fit
 
@@ -34,7 +35,7 @@ def glm(
     data: Any,
     family: Any = "poisson",
     *,
-    local: str | None = "auto",
+    local: LocalChoice = "auto",
     weights: Any = None,
     offset: Any = None,
     exposure: Any = None,
@@ -52,7 +53,8 @@ def glm(
             ``"negative_binomial"``, or a :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
             the second of the sorted classes counts as 1, and a note says so.
         local: what rows have of their own: ``"predictor"``, ``"dispersion"``, ``"label"``, None for the classical
-            model; ``"auto"`` is the dispersion of a normal and the predictor of anything else.
+            model, or a class of your own (:class:`~robustly.glm.law.Law`); ``"auto"`` is the dispersion of a normal and the
+            predictor of anything else.
         weights, offset, exposure, trials: one value a row, or the name of a column.
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
         options: `prior`, `approx`, `solver`, `hyperprior`, `dof`, `spread`, `tol`, `max_iter`, as in ``RobustGLM``.

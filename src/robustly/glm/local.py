@@ -23,6 +23,7 @@ __all__ = [
     "LOG_2PI",
     "Classical",
     "Law",
+    "LocalChoice",
     "LocalDispersion",
     "LocalLabel",
     "LocalPrecision",
@@ -230,8 +231,17 @@ class LocalLabel(Law):
         return "The fitted share of wrong labels, and how doubtful each row is."
 
 
-def law_of(family: Family, local: str | None, prior: str = "normal", solver: str = "newton") -> Law:
+LocalChoice = str | Callable[[Family], Law] | None
+"""What is asked to be local: a name, nothing, or a law of the user's own, made from the family."""
+
+
+def law_of(family: Family, local: LocalChoice, prior: str = "normal", solver: str = "newton") -> Law:
     """The law asked for, or an explanation why there is none."""
+    if callable(local):
+        law = local(family)
+        if not isinstance(law, Law):
+            raise ModelError(f"local takes a name or a subclass of robustly.glm.Law; got {local!r}.")
+        return law
     if prior not in PRIORS:
         raise ModelError(f'prior takes "normal", "laplace" or "student_t"; got {prior!r}.')
     if local is None:
@@ -257,7 +267,7 @@ def law_of(family: Family, local: str | None, prior: str = "normal", solver: str
         if not isinstance(family, Bernoulli | Binomial):
             raise ModelError(f'local="label" is for 0/1 responses; the family is {family}. Choose family="bernoulli".')
         return LocalLabel(family)
-    raise ModelError(f'local takes "predictor", "dispersion", "label" or None; got {local!r}.')
+    raise ModelError(f'local takes "predictor", "dispersion", "label", None or a Law of your own; got {local!r}.')
 
 
 def law_asked(family: Family, asked: Mapping[str, Any]) -> Law:

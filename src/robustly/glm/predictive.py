@@ -11,11 +11,14 @@ import numpy as np
 from robustly._runtime.keys import generator
 from robustly.errors import DataError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
+from robustly.glm.listed import Listed, list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.glm.row_model import approximation, evidence_of
 from robustly.result.laws import RowLaw, invert_cdf
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
+# Laws whose rows are averaged over their own predictors or dispersions.
+MIXED = (LocalPredictor, LocalDispersion)
 POINTS = 32
 ROWS_AT_ONCE = 4096
 
@@ -102,7 +105,12 @@ class GLMPredictive(RowLaw):
             return share, share * (1.0 - share)
         if isinstance(self.law, LocalPredictor) and isinstance(family, LOG_LINK):
             return self._log_link_moments()
-        return self._mixed_moments()
+        return self._mixed_moments() if isinstance(self.law, MIXED) else self._listed.moments()
+
+    @cached_property
+    def _listed(self) -> Listed:
+        """Responses with their probabilities, of a law that says no more of itself than its density."""
+        return list_responses(self.law, tuple(self.fitted.phi), self.m, self.trials)
 
     def _log_link_moments(self) -> tuple[np.ndarray, np.ndarray]:
         """Responses whose mean is exp(predictor): moments of e to the row's own value are known."""
@@ -151,6 +159,8 @@ class GLMPredictive(RowLaw):
             return self.errors.cdf(y - self.m)
         if isinstance(self.law, LocalLabel):
             return np.where(y < 0, 0.0, np.where(y < 1, 1.0 - self._label_share(self.m), 1.0))
+        if not isinstance(self.law, MIXED):
+            return self._listed.cdf(y)
         return np.concatenate([self._mixed_cdf(place, y[place]) for place in self._places()])
 
     def _mixed_cdf(self, place: slice, y: np.ndarray) -> np.ndarray:
@@ -256,6 +266,8 @@ class GLMPredictive(RowLaw):
             return (rng.random(shape) < self._label_share(m)).astype(float)
         if isinstance(self.law, Classical):
             return self.family.draw(rng, m, self.nuisance, trials)
+        if not isinstance(self.law, MIXED):
+            return self._listed.draw(rng, num_samples)
         spread = self.shared["spread"]
         if isinstance(self.law, LocalDispersion):
             own = np.exp(np.log(self.nuisance[0]) + spread * rng.standard_normal(shape))

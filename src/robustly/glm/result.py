@@ -14,7 +14,7 @@ from robustly.fit.problem import Found
 from robustly.glm.families import FAMILIES
 from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.formula_saved import formula_to_json
-from robustly.glm.local import law_asked
+from robustly.glm.local import LocalChoice, law_asked
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
 from robustly.glm.source import GLMSource, fitted_of, leverage_one_in
@@ -78,11 +78,14 @@ class FittedRegression:
 
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         known = {made: name for name, made in FAMILIES.items()}
+        asked = dict(self.asked)
+        if callable(asked["local"]):  # No code is kept: the law is given again to load.
+            asked["local"] = type(law_asked(self.fitted.family, asked)).__name__
         about = {
             "family": known.get(type(self.fitted.family)),
             "family_name": repr(self.fitted.family),
             "law": type(self.fitted.law).__name__,
-            "asked": dict(self.asked),
+            "asked": asked,
             "intercept": self.fitted.intercept,
             "formula": None if self.formula is None else formula_to_json(self.formula),
             "by_formula": self.by_formula,
@@ -124,7 +127,7 @@ def regression_of(fit: Fit) -> FittedRegression:
 
 
 def regression_fit(
-    found: Found, asked: Plan, local: str | None, prior: str, notes: Sequence[str] = (), formula: Any = None
+    found: Found, asked: Plan, local: LocalChoice, prior: str, notes: Sequence[str] = (), formula: Any = None
 ) -> Fit:
     """A result from what a search found."""
     source = GLMSource(found, asked)
