@@ -84,7 +84,7 @@ views.register(
         "plot_pit": "robustly.report.plots:plot_pit",
         "report": "robustly.report.regression:write_report",
         "localized_series": "robustly.series.model:LocalizedSeries",
-        "series_report": "robustly.report.series:write_page",
+        "series_report": "robustly.report.series:write_series_page",
     }
 )
 

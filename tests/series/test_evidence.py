@@ -10,8 +10,8 @@ from statsmodels.tsa.statespace.sarimax import SARIMAX
 
 from robustly.series.disturbances import Disturbances, free_steps
 from robustly.series.leaveout import leave_out
-from robustly.series.meanfield import settle_locals
-from robustly.series.sampled import draw, estimate
+from robustly.series.meanfield import find_locals
+from robustly.series.sampled import draw_precisions, estimate
 
 GRID = np.linspace(-30.0, 30.0, 3001)
 
@@ -41,12 +41,12 @@ def test_importance_sampling_agrees_with_numerical_integration(dof):
     model, params, dofs = Disturbances(local_level(SHORT), ["irregular"]), np.array([0.49, 0.09]), np.array([dof])
     truth = brute_force(SHORT, 0.7, 0.3, dof)
     left = leave_out(model, params, dofs, keep=True)
-    found = estimate(model, params, dofs, draw(left, model.active, 2000, np.random.default_rng(0)))
+    found = estimate(model, params, dofs, draw_precisions(left, model.active, 2000, np.random.default_rng(0)))
     assert found.effective > 200
     assert found.error < 0.08
     assert abs(found.value - truth) < 4 * found.error
     assert abs(left.evidence - truth) < 0.25
-    assert settle_locals(model, params, dofs).bound < truth
+    assert find_locals(model, params, dofs).bound < truth
 
 
 def test_infinite_degrees_of_freedom_are_the_gaussian_model():
@@ -54,9 +54,11 @@ def test_infinite_degrees_of_freedom_are_the_gaussian_model():
     plain = model.log_likelihood(params, model.ones())
     for dofs in (np.array([np.inf, np.inf]), np.array([1000.0, np.inf])):
         left = leave_out(model, params, dofs, keep=True)
-        found = estimate(model, params, dofs, draw(left, free_steps(model, dofs), 100, np.random.default_rng(0)))
+        found = estimate(
+            model, params, dofs, draw_precisions(left, free_steps(model, dofs), 100, np.random.default_rng(0))
+        )
         if np.isinf(dofs).all():
-            assert left.evidence == found.value == settle_locals(model, params, dofs).bound == plain
+            assert left.evidence == found.value == find_locals(model, params, dofs).bound == plain
         else:
             # Even a thousand are not quite the normal: an outlier of 12 standard deviations tells.
             assert plain + 0.1 < left.evidence == pytest.approx(found.value, abs=0.05)
@@ -75,7 +77,7 @@ def test_no_round_of_mean_field_lowers_the_bound(seed, dofs, scales, missing):
     if missing:
         values[[3, 24]] = np.nan
     model = Disturbances(local_level(values), ["irregular", "level"])
-    found = settle_locals(model, np.array(scales) ** 2, np.array(dofs), tol=0.0, max_rounds=30)
+    found = find_locals(model, np.array(scales) ** 2, np.array(dofs), tol=0.0, max_rounds=30)
     assert np.diff(found.history).min() > -1e-8 * abs(found.bound)
 
 
@@ -88,6 +90,6 @@ def test_innovations_with_heavy_tails_have_the_evidence_of_independent_t_values(
     # The first value comes from the start, whose variance is that of the plain model.
     truth = stats.norm.logpdf(values[0], scale=1.2) + stats.t.logpdf(values[1:] / 1.2, 3).sum() - 7 * np.log(1.2)
     assert left.evidence == pytest.approx(truth, abs=1e-4)
-    found = estimate(model, params, dofs, draw(left, model.active, 400, np.random.default_rng(0)))
+    found = estimate(model, params, dofs, draw_precisions(left, model.active, 400, np.random.default_rng(0)))
     assert found.value == pytest.approx(truth, abs=0.02)
     assert found.effective > 380

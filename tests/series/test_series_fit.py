@@ -9,7 +9,7 @@ from statsmodels.tsa.statespace.structural import UnobservedComponents
 import robustly as rb
 from robustly.series.disturbances import Disturbances
 from robustly.series.leaveout import leave_out
-from robustly.series.sampled import draw, estimate
+from robustly.series.sampled import draw_precisions, estimate
 
 LOG_TWO_PI = float(np.log(2 * np.pi))
 
@@ -37,7 +37,7 @@ def test_gas_evidence_at_three_degrees_of_freedom(gas_model):
     model = Disturbances(gas_model, ["irregular"])
     params, dofs = np.array([0.0324, 0.00265, 0.0399]) ** 2, np.array([3.0])
     left = leave_out(model, params, dofs, keep=True)
-    found = estimate(model, params, dofs, draw(left, model.active, 600, np.random.default_rng(0)))
+    found = estimate(model, params, dofs, draw_precisions(left, model.active, 600, np.random.default_rng(0)))
     assert found.error < 0.04
     assert found.value + 2.5 * LOG_TWO_PI == pytest.approx(93.9, abs=0.3)
 

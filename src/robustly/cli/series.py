@@ -68,10 +68,10 @@ def series_command(
     if save is not None:
         typer.echo(f"wrote {fit.save(save)}")
     if report is not None:
-        from robustly.report.series import write_page
+        from robustly.report.series import write_series_page
 
         told = f"log {value}" if log else value
-        page = write_page(fit, report, title=f"Robust time series: {told}", data=data.name, ahead=ahead, fdr=fdr)
+        page = write_series_page(fit, report, title=f"Robust time series: {told}", data=data.name, ahead=ahead, fdr=fdr)
         typer.echo(f"wrote {page}")
     if not fit.outcome.converged:
         raise typer.Exit(1)

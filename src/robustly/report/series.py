@@ -101,7 +101,7 @@ def series_page(
     return html.page(title, lead, sections, opening)
 
 
-def write_page(fit: Any, path: str | os.PathLike[str], **options: Any) -> Path:
+def write_series_page(fit: Any, path: str | os.PathLike[str], **options: Any) -> Path:
     """Write the page whole or not at all."""
     with persist.atomic(path) as stream:
         stream.write(series_page(fit, **options).encode())

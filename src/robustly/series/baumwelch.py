@@ -55,7 +55,7 @@ class Expected:
     moves: np.ndarray
 
 
-def look(patterns: list[Pattern], ends: np.ndarray, chain: Chain) -> Expected:
+def expect_states(patterns: list[Pattern], ends: np.ndarray, chain: Chain) -> Expected:
     """Likelihood, probabilities of the states at each row, expected transitions."""
     density = emissions.densities(patterns, chain.states, int(ends[-1]))
     share = np.empty_like(density)
@@ -65,22 +65,22 @@ def look(patterns: list[Pattern], ends: np.ndarray, chain: Chain) -> Expected:
     return Expected(float(likelihood), share, moves)
 
 
-def climb(patterns: list[Pattern], ends: np.ndarray, start: Chain, rules: HMMRules) -> HMMRun:
+def run_baum_welch(patterns: list[Pattern], ends: np.ndarray, start: Chain, rules: HMMRules) -> HMMRun:
     """EM steps until the log likelihood per row moves by less than ``rules.tol``."""
     steps = int(ends[-1])
     whole = all(len(pattern.columns) == start.states.means.shape[1] for pattern in patterns)
-    held, seen = start, look(patterns, ends, start)
+    held, seen = start, expect_states(patterns, ends, start)
     if not np.isfinite(seen.log_likelihood):
         raise FitError("the rows have no probability under the start values. Check startprob_ and transmat_ for zeros.")
     history: list[float] = []
     converged = False
     for _ in range(rules.max_iter):
-        sums = emissions.collect(patterns, held.states, seen.share, rules.emission.fit_dof)
+        sums = emissions.expected_sums(patterns, held.states, seen.share, rules.emission.fit_dof)
         ahead = _step(held, seen, sums, ends, rules, quick=whole)
-        there = look(patterns, ends, ahead)
+        there = expect_states(patterns, ends, ahead)
         if whole and rules.emission.fit_dof and not there.log_likelihood >= seen.log_likelihood:
             ahead = _step(held, seen, sums, ends, rules, quick=False)
-            there = look(patterns, ends, ahead)
+            there = expect_states(patterns, ends, ahead)
         change = (there.log_likelihood - seen.log_likelihood) / steps
         held, seen = ahead, there
         history.append(seen.log_likelihood)

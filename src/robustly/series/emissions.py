@@ -77,7 +77,7 @@ def distances(patterns: list[Pattern], states: Components, steps: int) -> tuple[
     return found, known
 
 
-def collect(patterns: list[Pattern], states: Components, share: np.ndarray, fit_dof: bool) -> MixtureSums:
+def expected_sums(patterns: list[Pattern], states: Components, share: np.ndarray, fit_dof: bool) -> MixtureSums:
     """The sums of an EM step from the states' probabilities at every row, (T, K)."""
     size, dim = states.means.shape
     tilted = covariance.has_matrices(states.kind)
@@ -87,11 +87,11 @@ def collect(patterns: list[Pattern], states: Components, share: np.ndarray, fit_
     )  # fmt: skip
     for pattern in patterns:
         if len(pattern.columns):
-            total = total + _sums(pattern, states, share[pattern.rows], fit_dof)
+            total = total + _pattern_sums(pattern, states, share[pattern.rows], fit_dof)
     return total
 
 
-def _sums(pattern: Pattern, states: Components, share: np.ndarray, fit_dof: bool) -> MixtureSums:
+def _pattern_sums(pattern: Pattern, states: Components, share: np.ndarray, fit_dof: bool) -> MixtureSums:
     kernel = kernel_of(states, pattern.columns)
     over = Pass(kernel, len(pattern.values))
     rates = DofRates(states.dofs, over.dim) if fit_dof else None

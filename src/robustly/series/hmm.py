@@ -19,8 +19,8 @@ from robustly.mixture.passes import on_one_thread
 from robustly.result import persist
 from robustly.result.outliers import benjamini_hochberg
 from robustly.series import emissions, recursions
-from robustly.series.baumwelch import HMMRun, climb
-from robustly.series.hmm_settings import check_settings, read_rows, start_chain
+from robustly.series.baumwelch import HMMRun, run_baum_welch
+from robustly.series.hmm_settings import check_hmm_settings, read_rows, start_chain
 
 FITTED = ("startprob_", "transmat_", "means_", "covariances_", "dofs_")
 
@@ -107,14 +107,14 @@ class RobustGaussianHMM(BaseEstimator):
     @on_one_thread
     def fit(self, X: Any, lengths: Any = None) -> RobustGaussianHMM:
         """Fit to rows `X` (T, d), sequences of the given `lengths` end to end; NaN is missing."""
-        check_settings(self)
+        check_hmm_settings(self)
         rows, ends = read_rows(X, lengths)
         random = check_random_state(self.random_state)
         patterns = emissions.sort_rows(rows)
         runs = []
         for _ in range(self.n_init):
             chain, rules = start_chain(self, rows, random)
-            runs.append(climb(patterns, ends, chain, rules))
+            runs.append(run_baum_welch(patterns, ends, chain, rules))
         best = max(runs, key=lambda run: run.log_likelihood)
         self._keep(best, rows.shape[1])
         self.tail_probabilities_ = self._tails(rows, ends)

@@ -21,7 +21,7 @@ STAY = 0.8
 LARGEST_VALUE = 1e140
 
 
-def check_settings(model: Any) -> None:
+def check_hmm_settings(model: Any) -> None:
     """Raise a ModelError for a setting that cannot be followed."""
     for name, least in (("n_components", 1), ("max_iter", 0), ("n_init", 1)):
         value = getattr(model, name)
@@ -79,9 +79,9 @@ def start_chain(model: Any, rows: np.ndarray, random: np.random.RandomState) -> 
     start, transition = np.full(size, 1.0 / size), np.full((size, size), (1.0 - STAY) / max(size - 1, 1))
     np.fill_diagonal(transition, STAY if size > 1 else 1.0)
     if "s" not in init:
-        start = _shares(_given(model, "startprob_", (size,)), "startprob_")
+        start = _start_shares(_given(model, "startprob_", (size,)), "startprob_")
     if "t" not in init:
-        transition = _shares(_given(model, "transmat_", (size, size)), "transmat_")
+        transition = _start_shares(_given(model, "transmat_", (size, size)), "transmat_")
     given: dict[str, Any] = {}
     if "m" not in init:
         given["means"] = _given(model, "means_", (size, dim))
@@ -119,7 +119,7 @@ def _given(model: Any, name: str, shape: tuple[int, ...]) -> np.ndarray:
     return array
 
 
-def _shares(array: np.ndarray, name: str) -> np.ndarray:
+def _start_shares(array: np.ndarray, name: str) -> np.ndarray:
     if (array < 0).any() or np.abs(array.sum(axis=-1) - 1.0).max() > 1e-6:
         raise ModelError(f"{name} has shares of 0 or more that add up to 1; these add up to {array.sum(axis=-1)}.")
     return array

@@ -130,7 +130,7 @@ def tilt(model: Disturbances, dofs: np.ndarray, factors: np.ndarray, smoothed: S
         nu = min(nu, LARGEST_DOF)
         u, d = smoothed.score[s], smoothed.information[s]
         base = max(float(model.variances[s]), np.finfo(float).tiny)
-        low[s], step[s] = _grid(nu, u, d, base, site.size)
+        low[s], step[s] = _line_grid(nu, u, d, base, site.size)
         constant = 0.5 * nu * math.log(0.5 * nu) - float(gammaln(0.5 * nu))
         _tilt(
             np.ascontiguousarray(u), np.ascontiguousarray(d), base * factors[s], base, float(nu), constant, low[s], step[s],
@@ -141,7 +141,7 @@ def tilt(model: Disturbances, dofs: np.ndarray, factors: np.ndarray, smoothed: S
     return Tilted(low, step, density, gain, variance, mean)
 
 
-def _grid(nu: float, u: np.ndarray, d: np.ndarray, base: float, size: int) -> tuple[np.ndarray, np.ndarray]:
+def _line_grid(nu: float, u: np.ndarray, d: np.ndarray, base: float, size: int) -> tuple[np.ndarray, np.ndarray]:
     """Ends of the log precisions worth looking at.
 
     Above, the law with the disturbance known to be zero. Below, the prior's tail, or, if that comes first, where the

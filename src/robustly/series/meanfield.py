@@ -42,7 +42,7 @@ class Locals:
 
 
 @dataclass(frozen=True)
-class Found:
+class MeanFieldState:
     """Where the rounds ended."""
 
     locals: Locals
@@ -65,7 +65,7 @@ def _shapes(model: Disturbances, dofs: np.ndarray) -> np.ndarray:
     return 0.5 * (np.minimum(dofs, LARGEST_DOF) + sizes)[:, None]
 
 
-def update(model: Disturbances, dofs: np.ndarray, smoothed: Smoothed) -> Locals:
+def update_precisions(model: Disturbances, dofs: np.ndarray, smoothed: Smoothed) -> Locals:
     """The precisions' laws given the states'."""
     nu = np.minimum(dofs, LARGEST_DOF)[:, None]
     variance = np.maximum(model.variances, np.finfo(float).tiny)[:, None]
@@ -89,14 +89,14 @@ def bound_at(model: Disturbances, params: np.ndarray, dofs: np.ndarray, held: Lo
     return model.log_likelihood(params, 1.0 / held.mean) + float(penalty(model, dofs, held).sum())
 
 
-def settle_locals(
+def find_locals(
     model: Disturbances,
     params: np.ndarray,
     dofs: np.ndarray,
     start: Locals | None = None,
     tol: float = 1e-9,
     max_rounds: int = MAX_ROUNDS,
-) -> Found:
+) -> MeanFieldState:
     """Alternate states and precisions until a round gains less than `tol` of the bound's size (at least 1)."""
     held = start_locals(model, dofs) if start is None else replace_shape(model, dofs, start)
     history: list[float] = []
@@ -108,8 +108,8 @@ def settle_locals(
         if len(history) > 1 and bound - history[-2] <= tol * max(1.0, abs(bound)):
             converged = True
         if converged or len(history) > max_rounds:
-            return Found(held, bound, smoothed, len(history), history, converged)
-        held = update(model, dofs, smoothed)
+            return MeanFieldState(held, bound, smoothed, len(history), history, converged)
+        held = update_precisions(model, dofs, smoothed)
 
 
 def replace_shape(model: Disturbances, dofs: np.ndarray, held: Locals) -> Locals:

@@ -14,7 +14,7 @@ from robustly.series import meanfield, search
 from robustly.series.disturbances import Disturbances, free_steps, read_start
 from robustly.series.meanfield import LARGEST_DOF
 from robustly.series.result import SeriesFit
-from robustly.series.source import Source, components_of
+from robustly.series.source import StateSpaceSource, components_of
 
 METHODS = ("sampled", "leave-one-out", "bound", "em")
 # More degrees of freedom than this are the normal.
@@ -112,20 +112,20 @@ def _result(
 ) -> SeriesFit:
     model = space.model
     params, dofs = space.split(best.vector)
-    labels, scales = _labels(space)
+    labels, scales = _parameter_labels(space)
     flat = natural(space, best.vector)
     assert best.left is not None
-    found = meanfield.settle_locals(model, params, dofs)
+    found = meanfield.find_locals(model, params, dofs)
     pieces = model.by_step(params, 1.0 / found.locals.mean) + meanfield.penalty(model, dofs, found.locals).sum(axis=0)
     sampled = best.sampled
-    outcome, notes = _told(model, best, dofs, likelihood, limit)
+    outcome, notes = _told_search(model, best, dofs, likelihood, limit)
     endog = np.array(model.model.endog, dtype=float)
     values = endog.reshape(len(endog), -1)
     return SeriesFit(
         parameters=dict(zip(labels, flat.tolist())),
         labels=labels,
         vector=best.vector,
-        jacobian=_jacobian(space, best.vector),
+        jacobian=_natural_slopes(space, best.vector),
         curve=best.curve,
         evidence=pieces,
         log_likelihood=best.value,
@@ -150,11 +150,11 @@ def _result(
         scales=scales,
         history=list(best.history),
         seed=seed,
-        source=Source(model, params, dofs, best.left.factors, best.draws, sampled),
+        source=StateSpaceSource(model, params, dofs, best.left.factors, best.draws, sampled),
     )
 
 
-def _labels(space: search.Space) -> tuple[list[str], list[str]]:
+def _parameter_labels(space: search.Space) -> tuple[list[str], list[str]]:
     model = space.model
     labels = [f"{model.sites[s].name}.dof" for s in space.fitted]
     own = {site.parameter: site.name for site in model.sites}
@@ -174,14 +174,14 @@ def natural(space: search.Space, vector: np.ndarray) -> np.ndarray:
     return np.concatenate([dofs[space.fitted], values])
 
 
-def _jacobian(space: search.Space, vector: np.ndarray, step: float = 1e-5) -> np.ndarray:
+def _natural_slopes(space: search.Space, vector: np.ndarray, step: float = 1e-5) -> np.ndarray:
     shifts = step * np.eye(len(vector))
     return np.stack(
         [(natural(space, vector + one) - natural(space, vector - one)) / (2 * step) for one in shifts], axis=1
     )
 
 
-def _told(
+def _told_search(
     model: Disturbances, best: search.Best, dofs: np.ndarray, likelihood: float, limit: list[int]
 ) -> tuple[Outcome, list[str]]:
     outcome, notes = best.outcome, []

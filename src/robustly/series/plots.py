@@ -43,7 +43,7 @@ def _drawn(make: Callable[..., Any]) -> Callable[..., Any]:
     return styled
 
 
-def _figure(rows: int, height: float) -> tuple[Any, Any]:
+def _new_figure(rows: int, height: float) -> tuple[Any, Any]:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, height), layout="constrained")
@@ -54,16 +54,16 @@ def _name_steps(axes: Any, steps: np.ndarray) -> None:
     """A few of the steps' names below the axis."""
     length = len(steps)
     places = np.unique(np.linspace(0, length - 1, min(MOST_TICKS, length)).astype(int))
-    axes.set_xticks(places, [_short(steps[i]) for i in places])
+    axes.set_xticks(places, [_shortened(steps[i]) for i in places])
     axes.set_xlim(-0.01 * length, 1.01 * length)
 
 
-def _short(text: Any) -> str:
+def _shortened(text: Any) -> str:
     shown = "".join(one if one.isprintable() else "▯" for one in str(text))
     return shown.removesuffix(" 00:00:00")[:12]
 
 
-def _single(fit: Any) -> np.ndarray:
+def _only_series(fit: Any) -> np.ndarray:
     if np.ndim(fit.values) != 1:
         raise ModelError(f"this plot is for one series; the model has {fit.values.shape[1]}. Use plot('precision').")
     return fit.values
@@ -72,11 +72,11 @@ def _single(fit: Any) -> np.ndarray:
 @_drawn
 def plot_series(fit: Any, ahead: Any = None, fdr: float = 0.05) -> Any:
     """The series, its level with a 90 % band, outliers and breaks; and the forecast `ahead`, if one is given."""
-    values, steps = _single(fit), fit.steps
+    values, steps = _only_series(fit), fit.steps
     name = "level" if "level" in fit.smoothed else "signal"
     mean, sd = fit.smoothed[name]
     at = np.arange(len(values))
-    figure, panels = _figure(1, 3.1)
+    figure, panels = _new_figure(1, 3.1)
     axes = panels[0]
     axes.fill_between(at, mean - 1.645 * sd, mean + 1.645 * sd, color=BAND, lw=0)
     axes.plot(at, values, color=QUIET, lw=0.9, marker=".", ms=3, label="values")
@@ -87,12 +87,12 @@ def plot_series(fit: Any, ahead: Any = None, fdr: float = 0.05) -> Any:
         axes.plot(odd, values[odd], "o", ms=6.5, mfc="none", mec=OUTLIER, mew=1.4, label="outliers")
         for i in odd[:MOST_NAMED]:
             above = values[i] >= mean[i]
-            axes.annotate(_short(steps[i]), (i, values[i]), (0, 7 if above else -14), textcoords="offset points",
+            axes.annotate(_shortened(steps[i]), (i, values[i]), (0, 7 if above else -14), textcoords="offset points",
                           ha="center", fontsize=7.5, color=OUTLIER)  # fmt: skip
     for number, i in enumerate(jumps):
         axes.axvline(i - 0.5, color=BREAK, lw=1.1, ls=(0, (4, 2)), label="breaks" if number == 0 else None)
         if number < MOST_NAMED:
-            axes.annotate(_short(steps[i]), (i - 0.5, 1.0), (3, -9), xycoords=("data", "axes fraction"),
+            axes.annotate(_shortened(steps[i]), (i - 0.5, 1.0), (3, -9), xycoords=("data", "axes fraction"),
                           textcoords="offset points", fontsize=7.5, color=BREAK)  # fmt: skip
     named = steps
     if ahead is not None:
@@ -110,7 +110,7 @@ def plot_series(fit: Any, ahead: Any = None, fdr: float = 0.05) -> Any:
 def plot_components(fit: Any) -> Any:
     """Every smoothed component with its 90 % band, one below the other."""
     names = [name for name in fit.smoothed if name != "signal"][:6] or ["signal"]
-    figure, panels = _figure(len(names), 0.5 + 1.25 * len(names))
+    figure, panels = _new_figure(len(names), 0.5 + 1.25 * len(names))
     for axes, name in zip(panels, names):
         mean, sd = fit.smoothed[name]
         at = np.arange(len(mean))
@@ -124,7 +124,7 @@ def plot_components(fit: Any) -> Any:
 @_drawn
 def plot_precision(fit: Any) -> Any:
     """E[λ] of every localized disturbance by step: near zero where it is out of the ordinary."""
-    figure, panels = _figure(len(fit.sites), 0.5 + 1.4 * len(fit.sites))
+    figure, panels = _new_figure(len(fit.sites), 0.5 + 1.4 * len(fit.sites))
     for axes, name, weight, is_break in zip(panels, fit.sites, fit.weights, fit.break_sites):
         colour = BREAK if is_break else OUTLIER
         # The disturbance of step t moves the state of step t + 1.

@@ -366,12 +366,12 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
         **meta,
     )  # fmt: skip
     if model is not None:
-        from robustly.series.source import Source
+        from robustly.series.source import StateSpaceSource
 
         if np.shape(model.endog)[0] != len(fit.observed):
             raise DataError(
                 f"the model given has {np.shape(model.endog)[0]} steps and the saved fit {len(fit.observed)}. Give the model with "
                 "the series that was fitted."
             )
-        fit.source = Source.of(fit, model)
+        fit.source = StateSpaceSource.of(fit, model)
     return fit

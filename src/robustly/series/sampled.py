@@ -27,7 +27,7 @@ LEAST_EFFECTIVE = 20.0
 
 
 @dataclass(frozen=True)
-class Draws:
+class PrecisionDraws:
     """Log precisions (N, S, T) and the log density they were drawn from, (N,)."""
 
     logs: np.ndarray
@@ -64,7 +64,7 @@ class Estimate:
         return float(np.sqrt(max(n / self.effective - 1.0, 0.0) / n))
 
 
-def draw(left: LeftOut, active: np.ndarray, number: int, random: np.random.Generator) -> Draws:
+def draw_precisions(left: LeftOut, active: np.ndarray, number: int, random: np.random.Generator) -> PrecisionDraws:
     """Precisions from the leave-one-out laws, stratified step by step.
 
     Between the points of its grid a law's log density is taken as straight, so that drawing and density are exact.
@@ -89,17 +89,19 @@ def draw(left: LeftOut, active: np.ndarray, number: int, random: np.random.Gener
                 along = np.where(np.abs(slope) < 1e-6, part, np.log1p(part * np.expm1(slope)) / slope)
             logs[:, s, t] = tilted.low[s, t] + tilted.step[s, t] * (cell + along)
             total += height[t, cell] + slope * along - np.log(whole[t] * tilted.step[s, t])
-    return Draws(logs, total, active)
+    return PrecisionDraws(logs, total, active)
 
 
-def log_prior(logs: np.ndarray, dofs: np.ndarray, active: np.ndarray) -> np.ndarray:
+def log_precision_prior(logs: np.ndarray, dofs: np.ndarray, active: np.ndarray) -> np.ndarray:
     """log p(log λ | ν) summed over sites and steps, (N,)."""
     half = 0.5 * np.minimum(dofs, LARGEST_DOF)[:, None]
     density = half * np.log(half) - gammaln(half) + half * (logs - np.exp(logs))
     return np.where(active, density, 0.0).sum(axis=(1, 2))
 
 
-def likelihoods(model: Disturbances, params: np.ndarray, draws: Draws, only: np.ndarray | None = None) -> np.ndarray:
+def likelihoods(
+    model: Disturbances, params: np.ndarray, draws: PrecisionDraws, only: np.ndarray | None = None
+) -> np.ndarray:
     """log p(y | λ) of every draw, or of those in `only` (others are −∞)."""
     found = np.full(len(draws.logs), -np.inf)
     for n in range(len(found)) if only is None else only:
@@ -108,10 +110,14 @@ def likelihoods(model: Disturbances, params: np.ndarray, draws: Draws, only: np.
 
 
 def estimate(
-    model: Disturbances, params: np.ndarray, dofs: np.ndarray, draws: Draws, only: np.ndarray | None = None
+    model: Disturbances, params: np.ndarray, dofs: np.ndarray, draws: PrecisionDraws, only: np.ndarray | None = None
 ) -> Estimate:
     """The evidence at these parameters, from the draws as they are."""
-    weight = likelihoods(model, params, draws, only) + log_prior(draws.logs, dofs, draws.active) - draws.log_density
+    weight = (
+        likelihoods(model, params, draws, only)
+        + log_precision_prior(draws.logs, dofs, draws.active)
+        - draws.log_density
+    )
     total = float(logsumexp(weight))
     return Estimate(total - np.log(len(weight)), weight - total)
 

@@ -23,7 +23,7 @@ from robustly.series import meanfield
 from robustly.series.disturbances import Disturbances, clone, free_steps
 from robustly.series.leaveout import LeftOut, leave_out
 from robustly.series.meanfield import LARGEST_DOF, LEAST_DOF
-from robustly.series.sampled import LEAST_EFFECTIVE, Draws, Estimate, draw, estimate, worth_keeping
+from robustly.series.sampled import LEAST_EFFECTIVE, Estimate, PrecisionDraws, draw_precisions, estimate, worth_keeping
 
 START_DOFS = (4.0, 30.0)
 # Longer series are searched on a stretch of this many steps first.
@@ -101,7 +101,7 @@ class Best:
     kind: str
     """``gaussian``, ``bound``, ``leave-one-out`` or ``sampled``."""
     left: LeftOut | None = None
-    draws: Draws | None = None
+    draws: PrecisionDraws | None = None
     sampled: Estimate | None = None
     history: tuple[dict[str, Any], ...] = ()
     tried_sampling: bool = False
@@ -109,7 +109,7 @@ class Best:
     """Effective draws where too few counted."""
 
 
-def climb(
+def climb_series(
     value: Callable[[np.ndarray], float],
     start: np.ndarray,
     bounds: Any,
@@ -164,8 +164,8 @@ def gaussian(model: Disturbances, params: np.ndarray, max_steps: int = 200) -> t
     ones = model.ones()
     vector = space.join(params, np.full(len(model.sites), np.inf))
     value = lambda at: model.log_likelihood(space.split(at)[0], ones)
-    best = climb(value, vector, space.bounds, max_steps)
-    again = climb(value, best.x, space.bounds, max_steps)
+    best = climb_series(value, vector, space.bounds, max_steps)
+    again = climb_series(value, best.x, space.bounds, max_steps)
     best = min(best, again, key=lambda one: one.fun)
     if not np.isfinite(best.fun) or best.fun >= -VERY_LOW:
         raise FitError(
@@ -209,11 +209,11 @@ def by_leaving_out(
     first = []
     for start in starts:
         factors["here"] = model.ones()
-        found = climb(value, start, space.bounds, FIRST_STEPS, step=2e-3, nearby=nearby, rtol=1e-6)
+        found = climb_series(value, start, space.bounds, FIRST_STEPS, step=2e-3, nearby=nearby, rtol=1e-6)
         first.append((found, factors["here"]))
     # Light and heavy tails each have their maximum, of the one and of the other parameters; a few steps tell which is higher.
     ahead, factors["here"] = min(first, key=lambda run: run[0].fun)
-    best = climb(value, ahead.x, space.bounds, max_steps, step=2e-3, nearby=nearby, rtol=1e-7)
+    best = climb_series(value, ahead.x, space.bounds, max_steps, step=2e-3, nearby=nearby, rtol=1e-7)
     best.nit += ahead.nit
     if best.fun >= -VERY_LOW:
         raise FitError("the evidence is not finite at the Gaussian estimates. Look at the series for extreme values.")
@@ -296,7 +296,7 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
     for turn in range(2):
         natural, dofs = space.split(vector)
         left = best_left_out(model, natural, dofs, best.left.factors)
-        draws = draw(left, free_steps(model, dofs), number, random)
+        draws = draw_precisions(left, free_steps(model, dofs), number, random)
         here = estimate(model, natural, dofs, draws)
         if here.effective < LEAST_EFFECTIVE:
             return replace(best, tried_sampling=True, effective=here.effective)
@@ -330,7 +330,7 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
     outcome = _outcome(converged, best.outcome.steps + steps, MOST_CHORDS)
     # At its own maximum an estimate flatters itself; fresh draws do not.
     left = best_left_out(model, natural, dofs, left.factors)
-    draws = draw(left, free_steps(model, dofs), max(number, FINAL_DRAWS), random)
+    draws = draw_precisions(left, free_steps(model, dofs), max(number, FINAL_DRAWS), random)
     here = estimate(model, natural, dofs, draws)
     if here.effective < LEAST_EFFECTIVE:
         return replace(best, tried_sampling=True, effective=here.effective)
@@ -357,11 +357,11 @@ def by_bound(space: Space, params: np.ndarray, max_steps: int, rtol: float, roun
     history: list[dict[str, Any]] = []
     converged = False
     for step in range(1, max_steps + 1):
-        found = meanfield.settle_locals(model, natural, dofs, held, max_rounds=rounds)
-        held = found.locals if found.converged else meanfield.update(model, dofs, found.smoothed)
+        found = meanfield.find_locals(model, natural, dofs, held, max_rounds=rounds)
+        held = found.locals if found.converged else meanfield.update_precisions(model, dofs, found.smoothed)
         laws = held
         value = lambda at, laws=laws: meanfield.bound_at(model, *space.split(at), laws)
-        ahead = climb(value, vector, space.bounds, 15 if rounds > 1 else 4)
+        ahead = climb_series(value, vector, space.bounds, 15 if rounds > 1 else 4)
         before = history[-1]["bound"] if history else -np.inf
         vector = ahead.x
         history.append({"step": step, "bound": -float(ahead.fun)})
@@ -369,11 +369,11 @@ def by_bound(space: Space, params: np.ndarray, max_steps: int, rtol: float, roun
         if -ahead.fun - before <= rtol * max(1.0, abs(ahead.fun)):
             converged = True
             break
-    found = meanfield.settle_locals(model, natural, dofs, held)
+    found = meanfield.find_locals(model, natural, dofs, held)
 
     def profile(at: np.ndarray) -> float:
         params_at, dofs_at = space.split(at)
-        return meanfield.settle_locals(model, params_at, dofs_at, found.locals, tol=1e-11).bound
+        return meanfield.find_locals(model, params_at, dofs_at, found.locals, tol=1e-11).bound
 
     curve = curvature(profile, vector, profile(vector), np.full(len(vector), 1e-2))
     left = leave_out(model, natural, dofs, keep=True)

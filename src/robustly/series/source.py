@@ -13,25 +13,25 @@ from robustly.series.disturbances import Disturbances, clone, free_steps
 from robustly.series.forecast import Forecast, NormalMixture
 from robustly.series.leaveout import leave_out
 from robustly.series.marks import Marks, mark_steps
-from robustly.series.sampled import LEAST_EFFECTIVE, Draws, Estimate, draw, estimate
+from robustly.series.sampled import LEAST_EFFECTIVE, Estimate, PrecisionDraws, draw_precisions, estimate
 
 # Chains of marks run on at most this many steps; longer series are cut into windows with margins.
 LONGEST_CHAIN, WINDOW, MARGIN = 3000, 2000, 60
 
 
 @dataclass
-class Source:
+class StateSpaceSource:
     """A fitted model, its parameters, and draws of the precisions if there are any."""
 
     model: Disturbances
     params: np.ndarray
     dofs: np.ndarray
     factors: np.ndarray
-    draws: Draws | None = None
+    draws: PrecisionDraws | None = None
     sampled: Estimate | None = None
 
     @classmethod
-    def of(cls, fit: Any, model: Any) -> Source:
+    def of(cls, fit: Any, model: Any) -> StateSpaceSource:
         """The source of a fit that was read from a file."""
         behind = Disturbances(model, fit.sites)
         params = np.array([
@@ -144,7 +144,7 @@ def draw_past(
 ) -> np.ndarray:
     """Variance factors given the series: importance draws resampled, or, where too few would count, the leave-one-out laws."""
     left = leave_out(model, params, dofs, factors, keep=True)
-    draws = draw(left, free_steps(model, dofs), number, random)
+    draws = draw_precisions(left, free_steps(model, dofs), number, random)
     found = estimate(model, params, dofs, draws)
     if found.effective >= LEAST_EFFECTIVE:
         chosen = random.choice(number, number, p=found.weights)
@@ -209,18 +209,18 @@ def components_of(
         for name in ("level", "trend", "seasonal", "cycle", "autoregressive"):
             part = getattr(told, name)
             if part is not None:
-                found[name] = _pair(part.smoothed, part.smoothed_cov)
+                found[name] = _joined_pair(part.smoothed, part.smoothed_cov)
         for part in told.freq_seasonal or []:
-            found[part["pretty_name"]] = _pair(part["smoothed"], part["smoothed_cov"])
+            found[part["pretty_name"]] = _joined_pair(part["smoothed"], part["smoothed_cov"])
     else:
         for i, name in enumerate(model.model.state_names):
-            found[str(name)] = _pair(seen.smoothed_state[i], seen.smoothed_state_cov[i, i])
+            found[str(name)] = _joined_pair(seen.smoothed_state[i], seen.smoothed_state_cov[i, i])
     design = np.broadcast_to(seen.design, (*seen.design.shape[:2], model.steps))[0]
     shift = np.broadcast_to(seen.obs_intercept, (seen.obs_intercept.shape[0], model.steps))[0]
     mean = shift + np.einsum("it,it->t", design, seen.smoothed_state)
     spread = np.einsum("it,ijt,jt->t", design, seen.smoothed_state_cov, design)
-    return {"signal": _pair(mean, spread), **found}
+    return {"signal": _joined_pair(mean, spread), **found}
 
 
-def _pair(mean: Any, variance: Any) -> tuple[np.ndarray, np.ndarray]:
+def _joined_pair(mean: Any, variance: Any) -> tuple[np.ndarray, np.ndarray]:
     return np.array(mean, dtype=float), np.sqrt(np.maximum(np.array(variance, dtype=float), 0.0))
