@@ -54,11 +54,11 @@ def test_a_topic_that_cannot_bend_gives_back_plain_updates(bursty):
     # With Σ η held huge the collapsed E-step of the robust model is that of the plain one.
     _, train, _ = bursty
     counts = sparse.csr_matrix(train[:50].astype(float))
-    tables = np.random.default_rng(0).gamma(1.0, size=(train.shape[1], 3)) + 0.1
+    table_counts = np.random.default_rng(0).gamma(1.0, size=(train.shape[1], 3)) + 0.1
     base = np.full(train.shape[1], 1 / train.shape[1])
     found = []
     for flag in (True, False):
-        topics = make_topics(tables, base, 1.0, np.full(3, 1e12), np.full(3, 0.2), flag, np.float64)
+        topics = make_topics(table_counts, base, 1.0, np.full(3, 1e12), np.full(3, 0.2), flag, np.float64)
         documents = Documents(counts, 3, np.float64)
         with Workers(1) as workers:
             list(documents.infer(topics, workers, sweeps=1000, tol=1e-9))
@@ -132,17 +132,17 @@ def test_doubling_every_document_leaves_mean_field_where_it_was(bursty):
 
 
 def test_the_topics_prior_rests_at_the_maximum_likelihood_dirichlet():
-    # Of the topics' words, given tables so large that none is in doubt.
+    # Of the topics' words, given table_counts so large that none is in doubt.
     random = np.random.default_rng(3)
     words = random.dirichlet([6.0, 3.0, 2.0, 1.5, 1.0, 4.0], 60)
-    tables = np.stack([random.multinomial(10**6, row) for row in words], axis=1).astype(float)
-    best = dirichlet_multinomial(tables.T)
+    table_counts = np.stack([random.multinomial(10**6, row) for row in words], axis=1).astype(float)
+    best = dirichlet_multinomial(table_counts.T)
     rest = (np.full(60, 30.0), np.full(60, 0.1), True, np.float64)
     for shake in (1.0, 1.3):
         start = best * np.where(np.arange(6) % 2, shake, 1 / shake)
-        topics = make_topics(tables, start / start.sum(), start.sum(), *rest)
+        topics = make_topics(table_counts, start / start.sum(), start.sum(), *rest)
         with Workers(1) as workers:
-            base, strength = fit_prior(topics, tables, start.sum(), workers)
+            base, strength = fit_prior(topics, table_counts, start.sum(), workers)
         if shake == 1.0:
             np.testing.assert_allclose(strength * base, best, rtol=1e-6)
         else:

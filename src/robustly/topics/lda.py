@@ -157,15 +157,15 @@ class _TopicModel(FittedTopics):
     def _restored_statistics(self, new: Statistics) -> Statistics:
         """The sums that the present topics stand for; before the first batch, nothing, and the first batch decides."""
         if self.n_iter_ == 0:
-            zero = np.zeros_like(new.tables)
+            zero = np.zeros_like(new.table_counts)
             size = self._topics.size
             return Statistics(zero, np.zeros(size), np.zeros(size), 0.0, 0.0, 0.0, 0)
         topics = self._topics
         share = topics.share.astype(float)
-        tables = np.maximum(topics.eta / share - topics.floor[:, None].astype(float), 0.0)
-        terms = tables.sum(axis=0) / np.maximum(topics.total.astype(float), 1e-30)
+        table_counts = np.maximum(topics.eta / share - topics.floor[:, None].astype(float), 0.0)
+        terms = table_counts.sum(axis=0) / np.maximum(topics.total.astype(float), 1e-30)
         alpha_terms = new.alpha_terms * self.documents_seen_ / max(new.documents, 1)
-        return Statistics(tables, terms, topics.alpha * alpha_terms, alpha_terms, 0.0, 0.0, 0)
+        return Statistics(table_counts, terms, topics.alpha * alpha_terms, alpha_terms, 0.0, 0.0, 0)
 
     def _collect(self, documents: Documents, workers: Workers) -> Statistics:
         if self.inference == "meanfield":
@@ -198,13 +198,13 @@ class _TopicModel(FittedTopics):
         task = bar.add_task("draws", total=self.draws, note="") if bar else None
         topics = self._topics
         kept = self.draws - self.draws // 2
-        tables, floor = np.zeros(topics.eta.shape), np.zeros(len(topics.eta))
+        table_counts, floor = np.zeros(topics.eta.shape), np.zeros(len(topics.eta))
         alpha, log_total = np.zeros(topics.size), np.zeros(topics.size)
         for step in range(self.draws):
             found = documents.collect_drawn(topics, workers, random.randint(2**63, dtype=np.uint64))
             topics = update(topics, found, workers, self._smoothing(), self.fit_alpha)
             if step >= self.draws - kept:
-                tables += found.tables / kept
+                table_counts += found.table_counts / kept
                 floor += topics.floor / kept
                 alpha += topics.alpha / kept
                 log_total += np.log(topics.total) / kept
@@ -212,7 +212,7 @@ class _TopicModel(FittedTopics):
                 bar.update(task, advance=1)
         strength = float(floor.sum())
         base = floor / strength if strength > 0 else np.full_like(floor, 1 / len(floor))
-        return make_topics(tables, base, strength, np.exp(log_total), alpha, topics.bursty, topics.eta.dtype)
+        return make_topics(table_counts, base, strength, np.exp(log_total), alpha, topics.bursty, topics.eta.dtype)
 
     def _smoothing(self) -> float | None:
         return None if self.smoothing is None else float(self.smoothing)
