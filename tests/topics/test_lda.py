@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import gammaln, psi
 from simulate import concentrations, match, simulate
 from sklearn.base import clone
@@ -131,22 +131,26 @@ def test_doubling_every_document_leaves_mean_field_where_it_was(bursty):
     np.testing.assert_allclose(topics[1].alpha, topics[0].alpha, rtol=1e-8)
 
 
-def test_the_topics_prior_rests_at_the_maximum_likelihood_dirichlet():
-    # Of the topics' words, given table_counts so large that none is in doubt.
+def test_the_topics_prior_rests_at_the_maximum_likelihood_symmetric_dirichlet():
+    # Of the topics' words, given table counts so large that none is in doubt.
     random = np.random.default_rng(3)
-    words = random.dirichlet([6.0, 3.0, 2.0, 1.5, 1.0, 4.0], 60)
+    words = random.dirichlet(np.full(6, 1.7), 60)
     table_counts = np.stack([random.multinomial(10**6, row) for row in words], axis=1).astype(float)
-    best = dirichlet_multinomial(table_counts.T)
-    rest = (np.full(60, 30.0), np.full(60, 0.1), True, np.float64)
-    for shake in (1.0, 1.3):
-        start = best * np.where(np.arange(6) % 2, shake, 1 / shake)
-        topics = make_topics(table_counts, start / start.sum(), start.sum(), *rest)
-        with Workers(1) as workers:
-            base, strength = fit_prior(topics, table_counts, start.sum(), workers)
-        if shake == 1.0:
-            np.testing.assert_allclose(strength * base, best, rtol=1e-6)
-        else:
-            assert np.abs(np.log(strength * base / best)).sum() < np.abs(np.log(start / best)).sum()
+
+    def minus_likelihood(log_strength):
+        strength, lengths = np.exp(log_strength), table_counts.sum(axis=0)
+        each = strength / len(table_counts)
+        rising = (gammaln(each + table_counts) - gammaln(each)).sum()
+        return -(rising + (gammaln(strength) - gammaln(strength + lengths)).sum())
+
+    best = float(np.exp(minimize_scalar(minus_likelihood, bounds=(0, 5), method="bounded", options={"xatol": 1e-10}).x))
+    topics = make_topics(table_counts, np.full(6, 1 / 6), 1.0, np.full(60, 30.0), np.full(60, 0.1), True, np.float64)
+    with Workers(1) as workers:
+        base, rested = fit_prior(topics, table_counts, best, workers)
+        _, nearer = fit_prior(topics, table_counts, 2 * best, workers)
+    np.testing.assert_allclose(base, 1 / 6)
+    assert rested == pytest.approx(best, rel=1e-6)
+    assert best < nearer < 2 * best
 
 
 def test_topics_and_burstiness_are_recovered(bursty, fitted):

@@ -15,6 +15,7 @@ _HOMES = {
     "RobustLDA": "lda",
     "Split": "evaluate",
     "coherence": "evaluate",
+    "diversity": "evaluate",
     "complete_documents": "evaluate",
     "document_completion": "evaluate",
     "plot_burstiness": "plots",

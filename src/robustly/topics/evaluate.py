@@ -13,8 +13,9 @@ from sklearn.utils import check_random_state
 
 from robustly.errors import DataError
 from robustly.topics.corpus import check_counts
-from robustly.topics.fitted import FittedTopics
-from robustly.topics.passes import Documents, Workers
+from robustly.topics.fitted import FittedTopics, ranked
+from robustly.topics.overlap import diversity_of
+from robustly.topics.passes import Documents, Topics, Workers
 from robustly.topics.special import compiled
 
 
@@ -112,7 +113,8 @@ def complete_documents(
             "no test document has two words or more, so there is nothing to predict. Pass longer documents."
         )
     if isinstance(model, FittedTopics):
-        sums = _complete(model, halves)
+        model._read_new(halves.observed)
+        sums = complete_halves(model._topics, halves, model.n_jobs)
     elif hasattr(model, "components_") and hasattr(model, "doc_topic_prior_"):
         sums = _complete_sklearn(model, halves)
     else:
@@ -123,15 +125,14 @@ def complete_documents(
     return Completion(float(sums.sum()) / words, sums, words, halves.skipped)
 
 
-def _complete(model: FittedTopics, halves: Split) -> np.ndarray:
-    observed = model._read_new(halves.observed)
-    topics = model._topics
-    documents = Documents(observed, topics.size, topics.eta.dtype)
+def complete_halves(topics: Topics, halves: Split, n_jobs: int | None) -> np.ndarray:
+    """Σ log p of each document's held-out half given its observed one."""
+    documents = Documents(halves.observed, topics.size, topics.eta.dtype)
     held = halves.held_out
     starts, words = held.indptr.astype(np.int64), held.indices.astype(np.int32)
-    sums = np.zeros(observed.shape[0])
+    sums = np.zeros(halves.observed.shape[0])
     shared = (topics.eta, topics.alpha, topics.total, topics.bursty, starts, words, held.data.astype(float), sums)
-    with Workers(model.n_jobs) as workers:
+    with Workers(n_jobs) as workers:
         # What α and η predict does not depend on how they were fitted. Mean field blurs a half document's topics, the more
         # the more topics there are; these counts come nearest to the predictions averaged over draws.
         for block, out, _ in documents.infer(topics, workers):
@@ -213,32 +214,48 @@ def _complete_sklearn(model: Any, halves: Split) -> np.ndarray:
     return sums
 
 
-def coherence(model: Any, reference: Any, n: int = 10) -> np.ndarray:
+def coherence(model: Any, reference: Any, n: int = 10, *, relevance: float = 1.0) -> np.ndarray:
     r"""NPMI of each topic's `n` top words: the mean over pairs of :math:`\log\frac{p(a,b)}{p(a)p(b)} / -\log p(a,b)`.
 
     Probabilities are shares of the `reference` documents that have the word or both (Bouma 2009; Lau, Newman & Baldwin
-    2014). 1 for words always together, 0 for independent ones, −1 for words never together.
+    2014). 1 for words always together, 0 for independent ones, −1 for words never together. Top words are those of
+    largest probability, as other packages have them; `relevance` below 1 ranks as :meth:`RobustLDA.top_words` does.
     """
     if n < 2:
-        raise DataError(f"coherence of the {n} top words came; pairs need n=2 or more.")
+        raise DataError(f"coherence needs pairs of top words, n=2 or more; got n={n}.")
     counts = check_counts(reference)
-    components = np.asarray(model.components_)
-    if components.shape[1] != counts.shape[1]:
-        raise DataError(
-            f"the model has {components.shape[1]} words and the reference {counts.shape[1]}. Use the same vocabulary."
-        )
-    present = counts.tocsc()
-    present.data = np.ones_like(present.data)
-    result = np.empty(len(components))
-    for k, row in enumerate(components):
-        best = np.argsort(-row, kind="stable")[:n]
-        together = (present[:, best].T @ present[:, best]).toarray() / counts.shape[0]
-        a, b = np.triu_indices(len(best), 1)
-        joint, alone = together[a, b], np.diag(together)
-        expected = alone[a] * alone[b]
+    words = np.asarray(model.components_).shape[1]
+    if words != counts.shape[1]:
+        raise DataError(f"the model has {words} words and the reference {counts.shape[1]}. Use the same vocabulary.")
+    return npmi(_top_ids(model, n, relevance), counts)
+
+
+def diversity(model: Any, n: int = 25, *, relevance: float = 1.0) -> float:
+    """Share of different words among the topics' `n` top words: 1 where no two topics share one."""
+    return diversity_of(_top_ids(model, n, relevance))
+
+
+def _top_ids(model: Any, n: int, relevance: float) -> np.ndarray:
+    if isinstance(model, FittedTopics):
+        return ranked(model._topics, relevance, n)
+    if relevance != 1.0:
+        raise DataError("relevance is known of RobustLDA and LDA only. Leave it at 1 for other models.")
+    return np.argsort(-np.asarray(model.components_), axis=1, kind="stable")[:, :n]
+
+
+def npmi(best: np.ndarray, counts: sparse.csr_matrix) -> np.ndarray:
+    """Coherence of each row of word ids in the documents `counts`."""
+    used, places = np.unique(best, return_inverse=True)
+    present = counts.tocsc()[:, used].astype(bool).astype(np.float64)
+    together = np.asarray((present.T @ present).todense()) / max(counts.shape[0], 1)
+    result = np.full(len(best), np.nan)
+    a, b = np.triu_indices(best.shape[1], 1)
+    for k, row in enumerate(places.reshape(best.shape)):
+        joint, expected = together[row[a], row[b]], together[row[a], row[a]] * together[row[b], row[b]]
         value = np.full(len(joint), -1.0)
         some = (joint > 0) & (joint < 1)
         value[some] = np.log(joint[some] / expected[some]) / -np.log(joint[some])
         value[joint == 1] = 1.0
-        result[k] = value.mean() if len(value) else np.nan
+        if len(value):
+            result[k] = value.mean()
     return result

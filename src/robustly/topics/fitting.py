@@ -15,7 +15,7 @@ of a word given the other words of their document, with draws that of each token
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,8 +28,9 @@ START_SMOOTHING = 100.0
 # The first passes sort words into topics; α fitted before that settles on topics that do not exist yet.
 PASSES_BEFORE_ALPHA = 2
 PASSES_BEFORE_MEANFIELD = 15
-# Where draws follow, expected counts need not converge; on four corpora the draws ended no better after more of these.
-PASSES_BEFORE_DRAWS = 15
+# Where draws follow, expected counts need not converge: so many passes sort the words. Before that, evidence may stand
+# still or dip for some passes, which is no reason to stop.
+PASSES_BEFORE_DRAWS = 25
 # Evidence that stays below its best for so many passes will not come back.
 PATIENCE = 3
 # Expected counts look at no more tokens than this; the draws that follow see them all.
@@ -77,8 +78,7 @@ def shaken_start(counts: sparse.csr_matrix, plan: Plan, random: np.random.Random
     strength = START_SMOOTHING if plan.smoothing is None else plan.smoothing
     total, alpha = np.full(size, START_CONCENTRATION), np.full(size, plan.alpha)
     base = np.full(words, 1.0 / words)
-    start = make_topics(shaken / shaken.sum() * uses.sum(), base, strength, total, alpha, plan.bursty, plan.dtype)
-    return start
+    return make_topics(shaken / shaken.sum() * uses.sum(), base, strength, total, alpha, plan.bursty, plan.dtype)
 
 
 @dataclass
@@ -192,9 +192,9 @@ class Run:
         self.made += 1
         if self.validate is not None and self.made % 5 == 0:
             self.validation.append(self.validate(self.topics))
-        if self._settled():
+        if self.made >= min(PASSES_BEFORE_DRAWS, plan.max_iter) and self._settled():
             self.outcome = "converged"
-        elif plan.tol > 0 and not plan.validated and self.since_best >= PATIENCE:
+        elif plan.tol > 0 and not plan.validated and self.made > PASSES_BEFORE_DRAWS and self.since_best >= PATIENCE:
             self.outcome = "the evidence fell"
         elif self.made >= self._most_expected():
             self.outcome = "max_iter" if self.made >= plan.max_iter else "sorted"
@@ -229,13 +229,16 @@ class Run:
         if not self.will_draw:
             self.stage = "done"
             return
-        if self.best is not None:
-            self.topics = self.best
-        sampled = self.documents.shape[0] < self.counts.shape[0]
-        self.documents.forget()
-        if sampled:
+        # The last topics, not the best: on the way from the start evidence may dip while words are being sorted.
+        self.best, self.best_value = None, -np.inf
+        self.begin_draws()
+
+    def begin_draws(self) -> None:
+        """Lay out all documents for draws."""
+        self.stage = "drawn"
+        if self.documents.shape[0] < self.counts.shape[0]:
             self.documents = self._documents(self.counts)
-        self.stage, self.best, self.best_value = "drawn", None, -np.inf
+        self.documents.forget()
         size, words = self.plan.size, self.counts.shape[1]
         self.sums = Sums(np.zeros((words, size)), np.zeros(size), np.zeros(size))
 
@@ -272,6 +275,7 @@ class Run:
     def _start_meanfield(self) -> None:
         """Mean field commits to whatever its first topics say, so it is given topics that say something."""
         documents = self._documents(self.counts)
+        self.topics = replace(self.topics, strength=START_SMOOTHING)
         for step in range(PASSES_BEFORE_MEANFIELD):
             found = documents.collect(self.topics, self.workers, self.plan.sweeps, 0.0)
             fit_alpha = self.plan.fit_alpha and step >= PASSES_BEFORE_ALPHA

@@ -49,8 +49,8 @@ def _pair(eta, a, expected):
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
-def _compositions(eta, a, count, g, power, expected, table_counts):
-    """Expected counts (or Minka's statistic if `table_counts`) of a word seen `count` times; returns log g_count."""
+def _compositions(eta, a, count, g, power, expected, statistic):
+    """Expected counts (or Minka's if `statistic`) of a word seen `count` times; returns log g_count."""
     largest = a.dtype.type(0)
     total = a.dtype.type(0)
     for k in range(a.size):
@@ -79,7 +79,7 @@ def _compositions(eta, a, count, g, power, expected, table_counts):
         expected[k] = 0
     for j in range(count, 0, -1):
         part = g[count - j] / g[count]
-        if table_counts:
+        if statistic:
             part /= j
         term = a.dtype.type(part)
         for k in range(a.size):
@@ -90,7 +90,7 @@ def _compositions(eta, a, count, g, power, expected, table_counts):
 
 
 @compiled()
-def _long_burst(eta, a, count, expected, table_counts):
+def _long_burst(eta, a, count, expected, statistic):
     r"""The same for a count too large, or not whole, to sum over.
 
     Where η is small beside the count, all its tokens are taken to be in one topic; where it is not, tokens are
@@ -132,7 +132,7 @@ def _long_burst(eta, a, count, expected, table_counts):
         scale = count / total
     for k in range(a.size):
         expected[k] *= scale
-        if table_counts:
+        if statistic:
             expected[k] *= eta[k] * psi_gap(eta[k], count) / count
     return math.log(alone) + top - math.lgamma(count + 1.0)
 
@@ -366,8 +366,8 @@ def gather(first, last, words, word_starts, order, block, table_counts):
 def smoothing_terms(first, last, table_counts, prior, drawn, out):
     """Words' parts of Minka's update of the topics' prior, from draws or from expected counts.
 
-    Of the latter many are a small chance of one. ``out[w]``, for words ``first:last``, is how many of the word's table_counts
-    in the topics are due to the prior.
+    Of the latter many are a small chance of one. ``out[w]``, for words ``first:last``, is how many of the word's
+    expected table counts in the topics are due to the prior.
     """
     for w in range(first, last):
         total = 0.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -49,12 +49,17 @@ class Topics:
     def size(self) -> int:
         return self.eta.shape[1]
 
+    def astype(self, dtype: Any) -> Topics:
+        """The same topics in another precision."""
+        arrays = {name: getattr(self, name).astype(dtype) for name in ("eta", "total", "alpha", "share", "floor")}
+        return replace(self, **arrays)
+
 
 @dataclass
 class Statistics:
     """Sums over documents: all that an update of the topics needs."""
 
-    table_counts: np.ndarray  # (V, K)
+    table_counts: np.ndarray  # (V, K) expected Chinese-restaurant table counts; for plain LDA, expected tokens
     total_terms: np.ndarray  # (K,)
     alpha_table_counts: np.ndarray  # (K,)
     alpha_terms: float
@@ -74,6 +79,28 @@ class Statistics:
             new.evidence,
             new.words,
             self.documents + new.documents,
+            new.drawn,
+        )
+
+    @staticmethod
+    def mean(of: Sequence[Statistics]) -> Statistics:
+        """The average over passes of the same documents."""
+        total = of[0]
+        for one in of[1:]:
+            total = replace(
+                total,
+                table_counts=total.table_counts + one.table_counts,
+                total_terms=total.total_terms + one.total_terms,
+                alpha_table_counts=total.alpha_table_counts + one.alpha_table_counts,
+                alpha_terms=total.alpha_terms + one.alpha_terms,
+            )
+        n = len(of)
+        return replace(
+            total,
+            table_counts=total.table_counts / n,
+            total_terms=total.total_terms / n,
+            alpha_table_counts=total.alpha_table_counts / n,
+            alpha_terms=total.alpha_terms / n,
         )
 
 
@@ -200,6 +227,34 @@ class Documents:
             self._amounts = np.zeros((len(self.words), kernels.REMEMBERED), self.dtype)
         return self._topics, self._amounts
 
+    def remembered(self) -> dict[str, np.ndarray]:
+        """All that the next pass depends on besides the topics."""
+        arrays = {"state": self.state, "own_topics": self._topics, "own_amounts": self._amounts}
+        if self._slots is not None:
+            arrays |= {"slots": self._slots, "places": self._places, "given": self._given}
+        if self._spool is not None:
+            arrays |= {f"spool_{i}": self._spool.get(i, *self._block_shape(i)) for i in range(len(self.blocks))}
+        return arrays
+
+    def recall(self, arrays: Mapping[str, np.ndarray], warm: bool) -> None:
+        """Take up what :meth:`remembered` gave."""
+        self.state, self.warm = arrays["state"], warm
+        self._topics, self._amounts = arrays["own_topics"], arrays["own_amounts"]
+        if "slots" in arrays:
+            self._slots, self._places, self._given = (arrays[name] for name in ("slots", "places", "given"))
+        if "spool_0" in arrays:
+            self._spool = Spool()
+            for i in range(len(self.blocks)):
+                self._spool.put(i, arrays[f"spool_{i}"], only=len(self.blocks) == 1)
+
+    def _block_shape(self, number: int) -> tuple[tuple[int, int], np.dtype]:
+        block = self.blocks[number]
+        return (int(self.starts[block.last]) - block.offset, self.size), self.dtype
+
+    def forget(self) -> None:
+        """Give back what only expected counts need: where each document's own part of the topics is."""
+        self._topics, self._amounts = self._topics[:0].copy(), self._amounts[:0].copy()
+
     def work_array(self) -> np.ndarray:
         largest = max((int(self.starts[b.last]) - b.offset for b in self.blocks), default=0)
         return np.empty((largest, self.size), self.dtype)
@@ -229,15 +284,21 @@ class Documents:
         return self._statistics(topics, table_counts, total_terms, alpha_table_counts, float(evidence.sum()))
 
     def collect_drawn(
-        self, topics: Topics, workers: Workers, seed: np.uint64, together: bool = False
+        self, topics: Topics, workers: Workers, seed: np.uint64, together: bool = False, leave_out: bool = True
     ) -> Statistics:
-        """One pass in which every token's topic is drawn, from those of the last one or else from the expected counts."""
+        """One pass in which every token's topic is drawn, from those of the last one or else from the expected counts.
+
+        `together` moves bursts as one. What the documents gave to the topics is left out of them unless `leave_out` is
+        False, as it is for documents that the topics never saw.
+        """
         fresh = self._slots is None
         if self._slots is None:
             tokens = np.minimum(np.ceil(self.counts), draws.BUNDLES).astype(np.int64)
             self._slots = np.concatenate([[0], np.cumsum(tokens)])
             self._places = np.zeros(self._slots[-1], np.uint16)
             self._given = np.zeros(self._slots[-1], self.dtype)
+        if not leave_out:
+            self._given[:] = 0
         table_counts = np.zeros((self.shape[1], self.size))
         evidence = np.zeros(self.shape[0])
         terms = np.zeros((2, self.size))
@@ -245,14 +306,27 @@ class Documents:
         for block in self.blocks:
             sums = np.zeros((len(block.document_cuts) - 1, 2, self.size))
             shared = (self.starts, self.words, self.counts, topics.eta, topics.alpha, topics.total, topics.bursty)
-            held = (topics.share, topics.floor, self.state, fresh, together and not fresh, seed, slots, places, given, evidence)
+            held = (
+                topics.share,
+                topics.floor,
+                self.state,
+                fresh,
+                together and not fresh,
+                seed,
+                slots,
+                places,
+                given,
+                evidence,
+            )
             calls = [(a, b, *shared, *held, *sums[i]) for i, (a, b) in enumerate(pairwise(block.document_cuts))]
             workers.run(draws.drawn, calls)
             terms += sums.sum(axis=0)
             where = (block.words, block.word_starts, block.order, block.offset, slots, places, given, table_counts)
             workers.run(draws.gather, [(a, b, *where) for a, b in pairwise(block.word_cuts)])
         logs = self.lengths * np.log(topics.alpha.sum(dtype=float) + np.maximum(self.lengths - 1.0, 0.0))
-        return replace(self._statistics(topics, table_counts, terms[1], terms[0], float((evidence - logs).sum())), drawn=True)
+        return replace(
+            self._statistics(topics, table_counts, terms[1], terms[0], float((evidence - logs).sum())), drawn=True
+        )
 
     def _per_token(self, evidence: np.ndarray, topics: Topics, first: int, last: int) -> np.ndarray:
         """From the kernel's weights to log probabilities of the tokens in their order, for documents ``first:last``."""
@@ -317,11 +391,22 @@ class Documents:
         workers.run(kernels.gather, calls)
 
     def _statistics(
-        self, topics: Topics, table_counts: np.ndarray, total_terms: np.ndarray, alpha_table_counts: np.ndarray, evidence: float
+        self,
+        topics: Topics,
+        table_counts: np.ndarray,
+        total_terms: np.ndarray,
+        alpha_table_counts: np.ndarray,
+        evidence: float,
     ) -> Statistics:
         alpha_terms = special.length_terms(float(topics.alpha.sum(dtype=float)), self.lengths)
         return Statistics(
-            table_counts, total_terms, alpha_table_counts, alpha_terms, evidence, float(self.lengths.sum()), self.shape[0]
+            table_counts,
+            total_terms,
+            alpha_table_counts,
+            alpha_terms,
+            evidence,
+            float(self.lengths.sum()),
+            self.shape[0],
         )
 
 
@@ -349,30 +434,26 @@ def make_topics(
 def fit_prior(
     topics: Topics, table_counts: np.ndarray, strength: float, workers: Workers, drawn: bool = False
 ) -> tuple[np.ndarray, float]:
-    r"""Minka's step for the prior of the topics' directions, Dirichlet(strength · base): the new base and strength.
+    r"""Minka's step for the prior of the topics' directions, Dirichlet(strength · base): the base and the new strength.
 
-    Of a word's table_counts in a topic some are due to the prior and the others repeat them. The base counts the former, as
-    in Kneser–Ney smoothing: a word that is frequent in one topic only is no more likely in the others. Plain LDA keeps
-    every word alike. A single topic has nothing to be smoothed towards but itself, and is maximum likelihood.
+    Every word is alike in the base. A base fitted word by word puts the common words into all topics, which makes the
+    topics more alike, which makes the fitted strength larger: on few long documents that ends in copies of one topic
+    (Wallach, Mimno & McCallum 2009 found the same for plain LDA). A single topic has nothing to be smoothed towards but
+    itself, and is maximum likelihood.
     """
     words, size = table_counts.shape
-    own = topics.bursty and (size == 1 or strength == 0)
-    if own:
+    if size == 1 and topics.bursty:
         base = np.maximum(table_counts.sum(axis=1), UNSEEN)
-    elif topics.bursty:
-        base = topics.floor.astype(float)
+        base /= base.sum()
     else:
-        base = np.ones(words)
-    base /= base.sum()
+        base = np.full(words, 1.0 / words)
     if strength == 0 or not table_counts.any():
         return base, strength
     due = np.zeros(words)
     cuts = np.unique(np.linspace(0, words, PARTS + 1).astype(int))
-    workers.run(kernels.smoothing_terms, [(a, b, table_counts, strength * base, drawn, due) for a, b in pairwise(cuts)])
+    calls = [(a, b, table_counts, strength * base, drawn, due) for a, b in pairwise(cuts)]
+    workers.run(kernels.smoothing_terms, calls)
     fitted = due.sum() / special.length_terms(strength, table_counts.sum(axis=0))
-    if topics.bursty and not own:
-        base = np.maximum(due, UNSEEN)
-        base /= base.sum()
     return base, float(np.clip(fitted, 1e-3, 1e9))
 
 
@@ -387,9 +468,10 @@ def update(
 ) -> Topics:
     r"""The M-step on the collapsed terms: Minka's fixed point for α, each :math:`\sum_w \eta_{kw}` and the directions.
 
-    Directions have a Dirichlet prior whose base and strength (in table_counts) are fitted too, see `fit_prior`; `smoothing`
-    holds the strength. A given `base` (summing to one) holds both, and with a `step` of one makes the update an ascent
-    of bound plus log prior.
+    What the update needs of the documents are expected Chinese-restaurant table counts: of a word's tokens in a topic,
+    how many are due to the shared topic rather than repeat an earlier one. Directions have a symmetric Dirichlet prior
+    whose strength (in the same counts) is fitted too, see `fit_prior`; `smoothing` holds the strength. A given `base`
+    (summing to one) holds both, and with a `step` of one makes the update an ascent of bound plus log prior.
     """
     table_counts = found.table_counts
     strength = topics.strength if smoothing is None else smoothing
