@@ -18,6 +18,7 @@ _HOMES = {
     "diversity": "evaluate",
     "complete_documents": "evaluate",
     "document_completion": "evaluate",
+    "write_page": "page",
     "plot_burstiness": "plots",
     "plot_topics": "plots",
     "split_documents": "evaluate",

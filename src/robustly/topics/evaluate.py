@@ -13,7 +13,7 @@ from sklearn.utils import check_random_state
 
 from robustly.errors import DataError
 from robustly.topics.corpus import check_counts
-from robustly.topics.fitted import FittedTopics, ranked
+from robustly.topics.fitted import FittedTopics
 from robustly.topics.overlap import diversity_of
 from robustly.topics.passes import Documents, Topics, Workers
 from robustly.topics.special import compiled
@@ -214,12 +214,12 @@ def _complete_sklearn(model: Any, halves: Split) -> np.ndarray:
     return sums
 
 
-def coherence(model: Any, reference: Any, n: int = 10, *, relevance: float = 1.0) -> np.ndarray:
+def coherence(model: Any, reference: Any, n: int = 10, *, relevance: float | None = None) -> np.ndarray:
     r"""NPMI of each topic's `n` top words: the mean over pairs of :math:`\log\frac{p(a,b)}{p(a)p(b)} / -\log p(a,b)`.
 
     Probabilities are shares of the `reference` documents that have the word or both (Bouma 2009; Lau, Newman & Baldwin
-    2014). 1 for words always together, 0 for independent ones, −1 for words never together. Top words are those of
-    largest probability, as other packages have them; `relevance` below 1 ranks as :meth:`RobustLDA.top_words` does.
+    2014). 1 for words always together, 0 for independent ones, −1 for words never together. Top words are those largest in
+    `components_`, as other packages have them; with a `relevance` they are ranked as :meth:`RobustLDA.top_words` does.
     """
     if n < 2:
         raise DataError(f"coherence needs pairs of top words, n=2 or more; got n={n}.")
@@ -230,17 +230,17 @@ def coherence(model: Any, reference: Any, n: int = 10, *, relevance: float = 1.0
     return npmi(_top_ids(model, n, relevance), counts)
 
 
-def diversity(model: Any, n: int = 25, *, relevance: float = 1.0) -> float:
+def diversity(model: Any, n: int = 25, *, relevance: float | None = None) -> float:
     """Share of different words among the topics' `n` top words: 1 where no two topics share one."""
     return diversity_of(_top_ids(model, n, relevance))
 
 
-def _top_ids(model: Any, n: int, relevance: float) -> np.ndarray:
-    if isinstance(model, FittedTopics):
-        return ranked(model._topics, relevance, n)
-    if relevance != 1.0:
-        raise DataError("relevance is known of RobustLDA and LDA only. Leave it at 1 for other models.")
-    return np.argsort(-np.asarray(model.components_), axis=1, kind="stable")[:, :n]
+def _top_ids(model: Any, n: int, relevance: float | None) -> np.ndarray:
+    if relevance is None:
+        return np.argsort(-np.asarray(model.components_), axis=1, kind="stable")[:, :n]
+    if not isinstance(model, FittedTopics):
+        raise DataError(f"relevance is known of RobustLDA and LDA; got a {type(model).__name__}. Leave it out.")
+    return model._ranked(n, relevance)
 
 
 def npmi(best: np.ndarray, counts: sparse.csr_matrix) -> np.ndarray:

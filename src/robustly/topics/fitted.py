@@ -24,13 +24,23 @@ from robustly.topics.summary import Summary, summarize
 RELEVANCE = 0.6
 
 
-def ranked(topics: Topics, relevance: float, n: int) -> np.ndarray:
-    """(K, n) ids of each topic's words, the most relevant first."""
-    logs = np.log(topics.eta.astype(float))
-    logs -= np.log(topics.eta.sum(axis=0, dtype=float))
+def word_shares(topics: Topics, usage: np.ndarray | None) -> np.ndarray:
+    """(V, K) each topic's words: what the documents of the fit used of it where that is known, else its direction.
+
+    The two differ for words that come in bursts: a direction counts a burst little more than a single use.
+    """
+    direction = topics.eta / topics.eta.sum(axis=0, dtype=float)
+    if usage is None:
+        return np.asarray(direction, dtype=float)
+    used = usage + direction  # one word's worth of the direction, so that no word has nothing
+    return np.asarray(used / used.sum(axis=0, dtype=float), dtype=float)
+
+
+def ranked(shares: np.ndarray, sizes: np.ndarray, relevance: float, n: int) -> np.ndarray:
+    """(K, n) ids of each topic's words, the most relevant first; `sizes` are the topics' shares of the corpus."""
+    logs = np.log(shares)
     if relevance < 1:
-        shares = topics.alpha.astype(float) / topics.alpha.sum(dtype=float)
-        logs -= (1.0 - relevance) * np.log(np.exp(logs) @ shares)[:, None]
+        logs -= (1.0 - relevance) * np.log(shares @ (sizes / sizes.sum()))[:, None]
     return np.argsort(-logs.T, axis=1, kind="stable")[:, :n]
 
 
@@ -66,12 +76,27 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             self.components_ = (topics.eta / topics.share).T
             self.burstiness_ = np.full(topics.size, np.inf)
 
-    def _describe(self, counts: sparse.csr_matrix) -> None:
-        """How the topics read, judged by the documents of the fit."""
+    def _describe(self, counts: sparse.csr_matrix, workers: Workers) -> None:
+        """What the documents of the fit use of the topics, and how these read."""
         from robustly.topics.evaluate import npmi
 
-        self.coherence_ = npmi(ranked(self._topics, 1.0, 10), counts)
-        self.diversity_ = diversity_of(ranked(self._topics, 1.0, 25))
+        documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
+        self._usage: np.ndarray | None = documents.usage(self._topics, workers)
+        heaviest = np.argsort(-self.components_, axis=1, kind="stable")
+        self.coherence_ = npmi(heaviest[:, :10], counts)
+        self.diversity_ = diversity_of(heaviest[:, :25])
+
+    def _ranked(self, n: int, relevance: float = RELEVANCE) -> np.ndarray:
+        return ranked(word_shares(self._topics, getattr(self, "_usage", None)), self.alpha_, relevance, n)
+
+    def word_shares(self) -> np.ndarray:
+        """(K, V) the words of each topic as the documents of the fit used them, a row summing to one.
+
+        A row of `components_` divided by its sum is the shared topic, in which a burst counts little more than a single
+        use; here each token counts. After `partial_fit` the two are the same.
+        """
+        self._check_fitted()
+        return word_shares(self._topics, getattr(self, "_usage", None)).T
 
     def transform(self, X: Any) -> np.ndarray:
         """Expected topic proportions, one row per document. A document without words gets the prior's."""
@@ -115,7 +140,7 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         if not 0 <= relevance <= 1:
             raise DataError(f"relevance is a number from 0 to 1; got {relevance!r}.")
         known = self._vocabulary(vocabulary)
-        return [[str(known[i]) for i in row] for row in ranked(self._topics, relevance, max(0, n))]
+        return [[str(known[i]) for i in row] for row in self._ranked(max(0, n), relevance)]
 
     def summary(self, vocabulary: Any = None, n: int = 8) -> Summary:
         """A table of the topics, the most used first: share, burstiness, coherence and top words; prints as text."""
@@ -180,6 +205,8 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         arrays = {name: getattr(topics, name) for name in ("eta", "total", "alpha", "share", "floor")}
         if hasattr(self, "coherence_"):
             meta["diversity"], arrays["coherence"] = self.diversity_, self.coherence_
+            if self._usage is not None:
+                arrays["usage"] = self._usage
         if self._statistics is not None:  # a stream goes on from its sums, which the topics alone do not give back
             sums = vars(self._statistics)
             arrays |= {name: value for name, value in sums.items() if isinstance(value, np.ndarray)}

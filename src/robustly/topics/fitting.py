@@ -131,7 +131,7 @@ class Run:
     def __post_init__(self) -> None:
         self.base: np.ndarray | None = None
         self.smoothing = self.plan.smoothing
-        self.documents = self._documents(self._sample() if self.will_draw else self.counts)
+        self.documents = self._documents(self.sample(self.counts) if self.will_draw else self.counts)
         if self.plan.inference == "meanfield" and not self.made:
             self._start_meanfield()
 
@@ -165,13 +165,14 @@ class Run:
     def _documents(self, counts: sparse.csr_matrix) -> Documents:
         return Documents(counts, self.plan.size, self.plan.dtype)
 
-    def _sample(self) -> sparse.csr_matrix:
-        tokens = float(self.counts.sum())
+    def sample(self, counts: sparse.csr_matrix) -> sparse.csr_matrix:
+        """Some of the documents where there are very many tokens, else all of them."""
+        tokens = float(counts.sum())
         if tokens <= SAMPLE_TOKENS:
-            return self.counts
-        number = max(1, int(self.counts.shape[0] * SAMPLE_TOKENS / tokens))
-        order = np.random.default_rng((self.plan.seed, 1)).permutation(self.counts.shape[0])
-        return self.counts[np.sort(order[:number])]
+            return counts
+        number = max(1, int(counts.shape[0] * SAMPLE_TOKENS / tokens))
+        order = np.random.default_rng((self.plan.seed, 1)).permutation(counts.shape[0])
+        return counts[np.sort(order[:number])]
 
     def _most_expected(self) -> int:
         short = self.will_draw and self.plan.tol > 0 and not self.plan.validated
@@ -187,8 +188,11 @@ class Run:
         self.history.append(value)
         self._keep_best(value)
         step = 1.0 if plan.inference == "meanfield" else LONGER_STEP
+        # Of topics that are not sorted yet the prior's strength comes out too large, and then half of many topics die.
+        hold = plan.size > 1 and plan.inference == "collapsed" and self.made < PASSES_BEFORE_DRAWS
+        held = START_SMOOTHING if hold and plan.smoothing is None else self.smoothing
         fit_alpha = plan.fit_alpha and self.made >= PASSES_BEFORE_ALPHA
-        self.topics = self._update(found, fit_alpha, step)
+        self.topics = self._update(found, fit_alpha, held, step)
         self.made += 1
         if self.validate is not None and self.made % 5 == 0:
             self.validation.append(self.validate(self.topics))
@@ -201,10 +205,10 @@ class Run:
         if self.outcome:
             self._end_expected()
 
-    def _update(self, found: Statistics, fit_alpha: bool, step: float = 1.0) -> Topics:
+    def _update(self, found: Statistics, fit_alpha: bool, smoothing: float | None, step: float = 1.0) -> Topics:
         if self.seeds is not None:
             found.table_counts += self.seeds
-        return update(self.topics, found, self.workers, self.smoothing, fit_alpha, self.base, step)
+        return update(self.topics, found, self.workers, smoothing, fit_alpha, self.base, step)
 
     def _keep_best(self, value: float) -> None:
         # A single topic, and mean field, climb their own objective; this evidence is a look at it from the side.
@@ -253,7 +257,7 @@ class Run:
         self.drawn_history.append(value if single and number else np.nan)
         if single and number and value >= self.best_value:
             self.best, self.best_value = self.topics, value
-        self.topics = self._update(found, self.plan.fit_alpha)
+        self.topics = self._update(found, self.plan.fit_alpha, self.smoothing)
         if number >= self.plan.draws - kept:
             self.sums.add(found, self.topics)
         if len(self.drawn_history) >= self.plan.draws:

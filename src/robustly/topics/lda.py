@@ -99,13 +99,13 @@ class _TopicModel(FittedTopics):
                 run.step()
                 progress.show(run)
                 checkpoints.keep(self.checkpoint, run)
-        self._read(X, reset=True)
-        self._adopt(run, whole)
+            self._read(X, reset=True)
+            self._adopt(run, whole, workers)
         checkpoints.remove(self.checkpoint)
         self._tell(run)
         return self
 
-    def _adopt(self, run: fitting.Run, counts: sparse.csr_matrix) -> None:
+    def _adopt(self, run: fitting.Run, counts: sparse.csr_matrix, workers: Workers) -> None:
         self._topics, evidence = run.result()
         drawn = [value for value in run.drawn_history if np.isfinite(value)]
         self.history_ = [*drawn, evidence] if drawn else run.history
@@ -116,7 +116,7 @@ class _TopicModel(FittedTopics):
         self._statistics: Statistics | None = None
         self._stream_seed = run.plan.seed
         self._finish(int(counts.shape[0]), evidence)
-        self._describe(counts)
+        self._describe(run.sample(counts), workers)
 
     def _tell(self, run: fitting.Run) -> None:
         if run.outcome == "max_iter" and self.tol > 0:
@@ -184,7 +184,7 @@ class _TopicModel(FittedTopics):
                 blended = old.blend(new, rate, scale)
                 fit_alpha = self.fit_alpha and self.n_iter_ > 0
                 self._topics = update(self._topics, blended, workers, self._smoothing(), fit_alpha)
-            self._statistics = blended
+            self._statistics, self._usage = blended, None
             self.history_.append(evidence)
         self.n_iter_ += 1
         self._finish(self.documents_seen_, self.history_[-1] if self.history_ else np.nan)
@@ -378,9 +378,13 @@ def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> _TopicMod
     model.start_history_, model.outcome_ = meta.get("start_history", []), meta.get("outcome", "")
     model.n_iter_, model._stream_seed = meta["n_iter"], meta.get("stream_seed", 0)
     stream = meta.get("stream")
-    model._statistics = None if stream is None else Statistics(*(arrays[name] for name in STATISTICS), **stream)
+    model._statistics = None
+    if stream is not None:
+        table_counts, total_terms, alpha_counts = (arrays[name] for name in STATISTICS)
+        model._statistics = Statistics(table_counts, total_terms, alpha_counts, **stream)
     evidence = meta.get("evidence", model.history_[-1] if model.history_ else np.nan)
     model._finish(meta["documents_seen"], evidence)
     if "coherence" in arrays:
         model.coherence_, model.diversity_ = arrays["coherence"], meta["diversity"]
+        model._usage = arrays.get("usage")
     return model

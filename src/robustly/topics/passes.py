@@ -385,6 +385,13 @@ class Documents:
                 evidence[block.first : block.last] = whole
             yield block, out, evidence[block.first : block.last]
 
+    def usage(self, topics: Topics, workers: Workers) -> np.ndarray:
+        """(V, K) expected tokens of each word in each topic, topics held as they are."""
+        tokens = np.zeros((self.shape[1], self.size))
+        for block, out, _ in self.infer(topics, workers, sweeps=5, tol=1e-2):
+            self._gather(block, out, tokens, workers)
+        return tokens.astype(np.float32)
+
     def _gather(self, block: Block, out: np.ndarray, table_counts: np.ndarray, workers: Workers) -> None:
         cuts = block.word_cuts
         calls = [(a, b, block.words, block.word_starts, block.order, out, table_counts) for a, b in pairwise(cuts)]

@@ -20,7 +20,7 @@ def seed_counts(seeds: Any, names: Any, n_words: int, size: int) -> np.ndarray |
     places = {} if names is None else {str(name): i for i, name in enumerate(names)}
     counts = np.zeros((n_words, size))
     for topic, words in lists.items():
-        if not isinstance(topic, Integral) or not 0 <= topic < size:
+        if not isinstance(topic, Integral) or not 0 <= int(topic) < size:
             raise DataError(f"seeds name topic {topic!r}; with {size} topics they count from 0 to {size - 1}.")
         if isinstance(words, str):
             raise DataError(f"the seeds of topic {topic} are one text; got {words!r}. Give a list of words.")
@@ -31,7 +31,7 @@ def seed_counts(seeds: Any, names: Any, n_words: int, size: int) -> np.ndarray |
 
 def _place(word: Any, topic: Any, places: dict[str, int], n_words: int) -> int:
     if isinstance(word, Integral):
-        if not 0 <= word < n_words:
+        if not 0 <= int(word) < n_words:
             raise DataError(f"the seed {word} of topic {topic} is no word id; they go from 0 to {n_words - 1}.")
         return int(word)
     if not places:
