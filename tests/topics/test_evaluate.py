@@ -85,7 +85,7 @@ def test_misuse_is_told(bursty, fitted):
         document_completion(fitted, observed=test, held_out=test[:3])
     with pytest.raises(DataError, match="nothing to predict"):
         document_completion(fitted, np.eye(train.shape[1]))
-    with pytest.raises(DataError, match="a PCA came"):
+    with pytest.raises(DataError, match="got a PCA"):
         document_completion(PCA(), test)
     with pytest.raises(ValueError, match="features"):
         document_completion(fitted, test[:, :50], 0)
