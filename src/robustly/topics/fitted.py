@@ -68,7 +68,7 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.smoothing_ = topics.strength
         self.evidence_ = float(evidence)
         self.documents_seen_ = documents
-        self._n_features_out = topics.size
+        self._n_features_out = self.n_topics_ = topics.size
         if topics.bursty:
             self.components_ = topics.eta.T
             self.burstiness_ = topics.eta.sum(axis=0, dtype=float)

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from robustly.topics import merging
 from robustly.topics.passes import LONGER_STEP, Documents, Statistics, Topics, Workers, make_topics, update
 
 START_CONCENTRATION = 100.0
@@ -61,6 +62,7 @@ class Plan:
     dtype: Any
     seed: int
     validated: bool = False
+    joins: bool = False
 
 
 def default_draws(counts: sparse.csr_matrix) -> int:
@@ -258,10 +260,39 @@ class Run:
         if single and number and value >= self.best_value:
             self.best, self.best_value = self.topics, value
         self.topics = self._update(found, self.plan.fit_alpha, self.smoothing)
+        if self.plan.joins:
+            fitted = self.topics.alpha.astype(float)
+            alpha = merging.stick_breaking(fitted, found.alpha_table_counts)
+            self.topics = replace(self.topics, alpha=np.maximum(alpha, 1e-5).astype(self.topics.alpha.dtype))
+            if number < self.plan.draws - kept and number % merging.BETWEEN_LOOKS == merging.BETWEEN_LOOKS - 1:
+                self._join(found)
         if number >= self.plan.draws - kept:
             self.sums.add(found, self.topics)
         if len(self.drawn_history) >= self.plan.draws:
             self._judge_average()
+
+    def _join(self, found: Statistics) -> None:
+        """Let topics that are one go by one number from now on."""
+        topics = self.topics
+        tokens, tables, scale = self.documents.drawn_by_document(merging.MOST_DOCUMENTS)
+        new = merging.joined(topics, merging.Draws(tokens, tables, found.table_counts, scale))
+        if new is None:
+            return
+        size = int(new.max()) + 1
+        member = np.zeros((len(new), size))
+        member[np.arange(len(new)), new] = 1.0
+        mass = found.table_counts.sum(axis=0) + 1e-9
+        log_total = (np.log(topics.total.astype(float)) * mass) @ member / (mass @ member)
+        base = np.full(len(topics.eta), 1.0 / len(topics.eta))
+        alpha = topics.alpha.astype(float) @ member
+        table_counts = found.table_counts @ member
+        total = np.exp(log_total)
+        self.topics = make_topics(table_counts, base, topics.strength, total, alpha, topics.bursty, topics.eta.dtype)
+        self.documents.rename_topics(new, size)
+        # States of another number of topics are no rivals of those to come.
+        self.best, self.best_value = None, -np.inf
+        self.drawn_history = [np.nan] * len(self.drawn_history)
+        self.sums = Sums(np.zeros((len(topics.eta), size)), np.zeros(size), np.zeros(size))
 
     def _judge_average(self) -> None:
         """Take the average over the draws, unless a single state on the way had better evidence."""

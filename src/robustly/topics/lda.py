@@ -13,6 +13,7 @@ from robustly.errors import ConvergenceWarning, DataError, FitError
 from robustly.topics import checkpoints, fitting
 from robustly.topics.corpus import as_corpus
 from robustly.topics.fitted import FittedTopics
+from robustly.topics.merging import most_topics
 from robustly.topics.overlap import warn_of_copies
 from robustly.topics.passes import Documents, Statistics, Topics, Workers, update
 from robustly.topics.progress import Progress
@@ -130,8 +131,9 @@ class _TopicModel(FittedTopics):
         warn_of_copies(self._topics, stacklevel=3)
 
     def _plan(self, counts: sparse.csr_matrix, random: np.random.RandomState) -> fitting.Plan:
+        auto = self.n_components == "auto"
         return fitting.Plan(
-            size=int(self.n_components),
+            size=most_topics(counts) if auto else int(self.n_components),
             bursty=self._bursty,
             inference=self.inference,
             alpha=0.1 if self.alpha is None else float(self.alpha),
@@ -144,6 +146,7 @@ class _TopicModel(FittedTopics):
             dtype=self._dtype(),
             seed=int(random.randint(2**31)),
             validated=self.validation_fraction is not None,
+            joins=auto,
         )
 
     def _continued(self, was: Topics, counts: sparse.csr_matrix, plan: fitting.Plan) -> Topics:
@@ -255,7 +258,8 @@ class RobustLDA(_TopicModel):
 
     Parameters
     ----------
-    n_components : number of topics, K
+    n_components : number of topics, K; "auto" begins with up to 100 and joins those that are one topic in two, or have
+        nothing; `n_topics_` is what is left (see :mod:`robustly.topics.merging`)
     inference : "collapsed" (default) integrates topics and proportions out and follows expected counts; "meanfield" is
         Wang & Blei's Algorithm 2, slower, with a bound that never falls
     alpha : where the proportions' concentrations start (0.1); fitted, one per topic, unless ``fit_alpha=False``
@@ -286,6 +290,7 @@ class RobustLDA(_TopicModel):
     evidence_, history_ : mean log p(token | all other tokens and their topics), of the topics in the end and by pass of
         draws; the end is never below the way there. ``start_history_`` has the passes before the draws and ``draws=0``
         these alone, with log p(word | the other words of its document). Mean field: the bound plus the topics' log prior
+    n_topics_ : the number of topics fitted
     coherence_, diversity_ : NPMI of each topic's ten top words in the documents of the fit; share of different words
         among the topics' 25 top words
     n_iter_, outcome_ : passes made, without the draws, and why they ended
@@ -317,7 +322,8 @@ class LDA(_TopicModel):
 
     Parameters
     ----------
-    n_components : number of topics, K
+    n_components : number of topics, K; "auto" begins with up to 100 and joins those that are one topic in two, or have
+        nothing; `n_topics_` is what is left (see :mod:`robustly.topics.merging`)
     inference : "collapsed" (default) integrates topics and proportions out and follows expected counts; "meanfield" is
         Wang & Blei's Algorithm 2, slower, with a bound that never falls
     alpha : where the proportions' concentrations start (0.1); fitted, one per topic, unless ``fit_alpha=False``

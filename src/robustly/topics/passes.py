@@ -239,6 +239,7 @@ class Documents:
     def recall(self, arrays: Mapping[str, np.ndarray], warm: bool) -> None:
         """Take up what :meth:`remembered` gave."""
         self.state, self.warm = arrays["state"], warm
+        self.size = self.state.shape[1]
         self._topics, self._amounts = arrays["own_topics"], arrays["own_amounts"]
         if "slots" in arrays:
             self._slots, self._places, self._given = (arrays[name] for name in ("slots", "places", "given"))
@@ -246,6 +247,27 @@ class Documents:
             self._spool = Spool()
             for i in range(len(self.blocks)):
                 self._spool.put(i, arrays[f"spool_{i}"], only=len(self.blocks) == 1)
+
+    def rename_topics(self, new: np.ndarray, size: int) -> None:
+        """After draws: topic k goes by the number ``new[k]`` of `size`."""
+        self._places = new.astype(np.uint16)[self._places]
+        self.state, self.size = np.zeros((self.shape[0], size), self.dtype), size
+
+    def drawn_by_document(self, most: int) -> tuple[np.ndarray, np.ndarray, float]:
+        """Tokens and statistic of the last draws by document and topic, of at most so many documents spread over the
+        corpus, and how many documents each of them stands for."""
+        assert self._slots is not None
+        number = self.shape[0]
+        chosen = np.unique(np.linspace(0, number - 1, min(number, most)).astype(int))
+        tokens = np.zeros((len(chosen), self.size))
+        given = np.zeros((len(chosen), self.size))
+        for row, d in enumerate(chosen):
+            first, last = self._slots[self.starts[d]], self._slots[self.starts[d + 1]]
+            counts = np.diff(self._slots[self.starts[d] : self.starts[d + 1] + 1])
+            weights = np.repeat(self.counts[self.starts[d] : self.starts[d + 1]] / np.maximum(counts, 1), counts)
+            tokens[row] = np.bincount(self._places[first:last], weights=weights, minlength=self.size)
+            given[row] = np.bincount(self._places[first:last], weights=self._given[first:last], minlength=self.size)
+        return tokens, given, number / max(len(chosen), 1)
 
     def _block_shape(self, number: int) -> tuple[tuple[int, int], np.dtype]:
         block = self.blocks[number]
