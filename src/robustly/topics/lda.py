@@ -10,18 +10,16 @@ from scipy import sparse
 from sklearn.utils import check_random_state
 
 from robustly.errors import ConvergenceWarning, DataError, FitError
-from robustly.topics import checkpoints, fitting
+from robustly.topics import checkpoints, fitting, stream
 from robustly.topics.corpus import as_corpus
 from robustly.topics.fitted import FittedTopics
 from robustly.topics.merging import most_topics
 from robustly.topics.overlap import warn_of_copies
-from robustly.topics.passes import Documents, Statistics, Topics, Workers, update
+from robustly.topics.passes import Documents, Statistics, Topics, Workers
 from robustly.topics.progress import Progress
 from robustly.topics.seeds import seed_counts
 from robustly.topics.settings import check_settings
 
-# A batch of a stream is visited once, so its topics are drawn this often there, and the second half is kept.
-DRAWS_OF_A_BATCH = 20
 STATISTICS = ("table_counts", "total_terms", "alpha_table_counts")
 
 
@@ -169,56 +167,59 @@ class _TopicModel(FittedTopics):
             raise FitError('partial_fit needs inference="collapsed"; mean-field fits need all documents at once.')
         fresh = not hasattr(self, "_topics")
         counts = self._read(X, reset=fresh)
-        if fresh:
-            random = check_random_state(self.random_state)
-            plan = self._plan(counts, random)
-            self._topics = fitting.shaken_start(counts, plan, random)
-            self.history_, self.validation_, self.start_history_, self.outcome_ = [], [], [], "stream"
-            self.n_iter_, self.documents_seen_, self._statistics, self._stream_seed = 0, 0, None, plan.seed
-        self.documents_seen_ += int(counts.shape[0])
-        if counts.nnz:
-            documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
-            # The rate falls with batches of its own, so that a fit continued online is not overrun by its first batch.
-            rate = min(1.0, (self.learning_offset + self.n_iter_) ** -self.learning_decay)
-            scale = max(self.total_samples or 0, self.documents_seen_) / counts.shape[0]
-            with Workers(self.n_jobs) as workers:
-                new, evidence = self._read_batch(documents, workers)
-                old = self._statistics or self._restored_statistics(new)
-                blended = old.blend(new, rate, scale)
-                fit_alpha = self.fit_alpha and self.n_iter_ > 0
-                self._topics = update(self._topics, blended, workers, self._smoothing(), fit_alpha)
-            self._statistics, self._usage = blended, None
-            self.history_.append(evidence)
-        self.n_iter_ += 1
-        self._finish(self.documents_seen_, self.history_[-1] if self.history_ else np.nan)
+        if fresh and not counts.nnz:
+            raise DataError(
+                f"no document of the first batch of {counts.shape[0]} has a word in it. Begin with a batch that has."
+            )
+        seen = int(counts.shape[0]) + (0 if fresh else self.documents_seen_)
+        with Workers(self.n_jobs) as workers:
+            if fresh:
+                self._begin_stream(counts, workers)
+            elif counts.nnz:
+                self._follow_stream(counts, workers, seen)
+        self.n_iter_ = 1 if fresh else self.n_iter_ + 1
+        self._finish(seen, self.history_[-1])
         return self
 
-    def _read_batch(self, documents: Documents, workers: Workers) -> tuple[Statistics, float]:
-        """What a batch says of the topics, averaged over draws; and its evidence per word with expected counts."""
-        # Nothing is remembered of a first visit, so a few sweeps more than in a fit.
-        found = documents.collect(self._topics, workers, max(self.sweeps, 10), 1e-3)
-        evidence = found.evidence / found.words
-        if self.draws == 0 or self._topics.size == 1:
-            return found, evidence
-        kept = []
-        for number in range(DRAWS_OF_A_BATCH):
-            seed = np.random.SeedSequence((self._stream_seed, self.n_iter_, number)).generate_state(1, np.uint64)[0]
-            found = documents.collect_drawn(self._topics, workers, seed, number % 2 == 1, leave_out=False)
-            if number >= DRAWS_OF_A_BATCH // 2:
-                kept.append(found)
-        return Statistics.mean(kept), evidence
+    def _begin_stream(self, counts: sparse.csr_matrix, workers: Workers) -> None:
+        """Fit the first batch as a corpus of its own."""
+        random = check_random_state(self.random_state)
+        plan = self._plan(counts, random)
+        run = fitting.Run(plan, counts, fitting.shaken_start(counts, plan, random), workers)
+        while not run.done:
+            run.step()
+        self._topics, evidence = run.result()
+        self.history_, self.validation_, self.start_history_, self.outcome_ = [evidence], [], [], "stream"
+        self._statistics, self._usage, self._stream_seed = None, None, plan.seed
+        self.n_iter_, self.documents_seen_ = 1, int(counts.shape[0])
 
-    def _restored_statistics(self, new: Statistics) -> Statistics:
-        """The sums that the present topics stand for; before the first batch, nothing, and the first batch decides."""
-        if self.n_iter_ == 0:
-            zero = np.zeros_like(new.table_counts)
-            size = self._topics.size
-            return Statistics(zero, np.zeros(size), np.zeros(size), 0.0, 0.0, 0.0, 0, new.drawn)
+    def _follow_stream(self, counts: sparse.csr_matrix, workers: Workers, seen: int) -> None:
+        documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
+        # The rate falls with batches of its own, so that a fit continued online is not overrun by its first batch.
+        rate = min(1.0, (self.learning_offset + self.n_iter_) ** -self.learning_decay)
+        scale = max(self.total_samples or 0, seen) / counts.shape[0]
+
+        def seed(number: int) -> np.uint64:
+            return np.random.SeedSequence((self._stream_seed, self.n_iter_, number)).generate_state(1, np.uint64)[0]
+
+        drawn = self.draws != 0 and self._topics.size > 1
+        batch = stream.read_batch(documents, self._topics, workers, seed, self.sweeps, drawn)
+        old = self._statistics or self._restored_statistics(batch.statistics, max(self.total_samples or 0, seen))
+        blended = old.blend(batch.statistics, rate, scale)
+        self._topics = stream.follow(
+            self._topics, blended, batch, rate, workers, self._smoothing(), self.fit_alpha and self.n_iter_ > 0
+        )
+        self._statistics, self._usage = blended, None
+        self.history_.append(batch.evidence)
+
+    def _restored_statistics(self, new: Statistics, documents: float) -> Statistics:
+        """The sums that the present topics stand for, as if of so many documents."""
         topics = self._topics
         share = topics.share.astype(float)
-        table_counts = np.maximum(topics.eta / share - topics.floor[:, None].astype(float), 0.0)
+        scale = documents / max(self.documents_seen_, 1)
+        table_counts = scale * np.maximum(topics.eta / share - topics.floor[:, None].astype(float), 0.0)
         terms = table_counts.sum(axis=0) / np.maximum(topics.total.astype(float), 1e-30)
-        alpha_terms = new.alpha_terms * self.documents_seen_ / max(new.documents, 1)
+        alpha_terms = new.alpha_terms * documents / max(new.documents, 1)
         return Statistics(table_counts, terms, topics.alpha * alpha_terms, alpha_terms, 0.0, 0.0, 0, new.drawn)
 
     def _smoothing(self) -> float | None:
