@@ -210,6 +210,7 @@ def page(
     label: Label = None,
     encoding: Encoding = None,
     lines: Lines = False,
+    stop_words: Annotated[bool, typer.Option(help="As in fit.")] = True,
 ) -> None:
     """Write one HTML page of a fitted model: its topics, and examples among the documents given."""
     from robustly.topics import Corpus
@@ -225,7 +226,8 @@ def page(
         raise DataError(f"the model in {folder} was fitted to counts without words, so texts cannot be counted for it.")
     else:
         _say_empty(found)
-        documents = Corpus.from_texts(found.texts, found.names, vocabulary=model.vocabulary_)
+        stops = "english" if stop_words else None
+        documents = Corpus.from_texts(found.texts, found.names, vocabulary=model.vocabulary_, stop_words=stops)
     target = out or (folder if folder.is_dir() else folder.parent) / "page.html"
     _say(f"wrote {write_page(model, documents, target, title=title, vocabulary=words)}")
 

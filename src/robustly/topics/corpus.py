@@ -87,7 +87,7 @@ class Corpus:
         stop_words : words to leave out: "english", a list, or None
         min_df, max_df : leave out words in fewer or more documents than this, a number (int) or a share (float)
         bigrams : count pairs of neighbouring words as well
-        vocabulary : count these words only, in this order, whatever the three settings before say
+        vocabulary : count these words only, in this order, in however many documents they are
 
         >>> corpus = Corpus.from_texts(["Gold in the mine.", "A mine field", "gold mine"], max_df=1.0)
         >>> corpus.vocabulary
@@ -102,13 +102,12 @@ class Corpus:
                     f"document {number} is a {type(text).__name__}; got {str(text)[:40]!r} where a text was expected. "
                     "Token lists go to Corpus.from_tokens."
                 )
+        stops = list(stop_words) if stop_words is not None and not isinstance(stop_words, str) else stop_words
         if vocabulary is not None:
             length = max((len(word.split(" ")) for word in vocabulary), default=1)
-            counter = CountVectorizer(
-                vocabulary={word: i for i, word in enumerate(vocabulary)}, ngram_range=(1, length)
-            )
+            places = {word: i for i, word in enumerate(vocabulary)}
+            counter = CountVectorizer(vocabulary=places, ngram_range=(1, length), stop_words=stops)
             return cls(counter.transform(kept), tuple(vocabulary), _as_names(names), kept)
-        stops = list(stop_words) if stop_words is not None and not isinstance(stop_words, str) else stop_words
         few = len(kept) < 4  # of two or three texts every word is in half of them
         counter = CountVectorizer(
             stop_words=stops,

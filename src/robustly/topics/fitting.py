@@ -43,6 +43,7 @@ FEWEST_DRAWS = 100
 SHORT_DOCUMENT = 100.0
 # What a seed word weighs in its topic, in expected Chinese-restaurant table counts.
 SEED_WEIGHT = 20.0
+SEED_RISE = 10.0
 
 
 @dataclass(frozen=True)
@@ -133,6 +134,8 @@ class Run:
     def __post_init__(self) -> None:
         self.base: np.ndarray | None = None
         self.smoothing = self.plan.smoothing
+        if self.seeds is not None and not self.made:
+            self.topics = self._seeded()
         self.documents = self._documents(self.sample(self.counts) if self.will_draw else self.counts)
         if self.plan.inference == "meanfield" and not self.made:
             self._start_meanfield()
@@ -166,6 +169,16 @@ class Run:
 
     def _documents(self, counts: sparse.csr_matrix) -> Documents:
         return Documents(counts, self.plan.size, self.plan.dtype)
+
+    def _seeded(self) -> Topics:
+        """The start with seed words raised in their topics and lowered in the others, far enough to sort others by."""
+        assert self.seeds is not None
+        eta = self.topics.eta.astype(float)
+        seeded = self.seeds > 0
+        some = seeded.any(axis=1)
+        eta[some] *= np.where(seeded, SEED_RISE, 1.0 / SEED_RISE)[some]
+        eta *= self.topics.eta.sum(axis=0, dtype=float) / eta.sum(axis=0)
+        return replace(self.topics, eta=eta.astype(self.topics.eta.dtype))
 
     def sample(self, counts: sparse.csr_matrix) -> sparse.csr_matrix:
         """Some of the documents where there are very many tokens, else all of them."""

@@ -160,6 +160,8 @@ def _marked(text: str, bursts: set[str]) -> str:
         previous = found
     begin = max(0, (min(hits)[0] if hits else 0) - 120)
     end = min(len(text), begin + EXCERPT)
+    cut = text.rfind(" ", begin, end) if end < len(text) else -1
+    end = cut if cut > begin else end
     parts, at = ["… " if begin else ""], begin
     for first, last in sorted(hits):
         if first < at or last > end:
@@ -200,7 +202,7 @@ def _map(model: FittedTopics, sizes: np.ndarray, heads: list[list[str]]) -> str:
         (x, y), r = places[k], radii[k]
         label = heads[k][0] if heads[k] else ""
         label = label if len(label) <= 14 else label[:13] + "…"
-        font = min(15.0, 2.1 * r / max(len(label), 2) * 1.25)
+        font = min(19.0, 2.1 * r / max(len(label), 2) * 1.25)
         inside = f'<text y="4" font-size="{max(font, 8):.1f}">{_text(label) if font >= 8 else k}</text>'
         drawn.append(
             f'<a href="#topic-{k}" aria-label="topic {k}: {_text(", ".join(heads[k]))}">'
