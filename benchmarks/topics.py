@@ -112,7 +112,7 @@ def tomotopy_topics(model, words):
 
 def nll_tomotopy(model, halves):
     known = [int(word) for word in model.used_vocabs]
-    size, words = model.k, halves.observed.shape[1]
+    words = halves.observed.shape[1]
     topics = tomotopy_topics(model, words)
     present = np.zeros(words, bool)
     present[known] = True

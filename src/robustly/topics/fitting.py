@@ -35,7 +35,7 @@ PASSES_BEFORE_DRAWS = 25
 # Evidence that stays below its best for so many passes will not come back.
 PATIENCE = 3
 # Expected counts look at no more tokens than this; the draws that follow see them all.
-SAMPLE_TOKENS = 2_000_000
+SAMPLE_TOKENS = 500_000
 # The averaged topics are judged by this many passes in which they are held.
 JUDGING_PASSES = 3
 # Draws by default: as many for long documents, twice as many more for short ones, whose tokens say less of each other.
