@@ -53,8 +53,9 @@ def test_an_interrupted_second_fit_leaves_the_first(bursty, monkeypatch, tmp_pat
     np.testing.assert_array_equal(rb.load(model.save(tmp_path / "m")).components_, before)
 
 
-@pytest.mark.parametrize("stop", [7, 30, 45])
-@pytest.mark.parametrize("options", [{}, {"n_components": "auto"}, {"smoothing": 5.0}])
+@pytest.mark.parametrize(
+    ("stop", "options"), [(7, {}), (30, {}), (40, {"n_components": "auto"}), (60, {"smoothing": 5.0})]
+)
 def test_a_checkpoint_goes_on_to_the_same_topics(bursty, monkeypatch, tmp_path, stop, options):
     _, train, _ = bursty
     settings = {"n_components": 4, "random_state": 0, "draws": 40} | options
