@@ -29,8 +29,8 @@ def test_evidence_is_never_lower_at_the_end_than_on_the_way(kind, seed, draws):
 
 
 def test_few_long_documents_do_not_collapse_into_copies():
-    # Long documents that share their common words, as papers do. With a base fitted word by word, the topics of this
-    # corpus overlapped by .87 on average and had .3 different words among their top 25s.
+    # Long documents that share their common words, as papers do; the true topics overlap by .68. With a prior whose base is
+    # fitted word by word, those found overlapped by .997 on average and had .14 different words among their top 25s.
     random = np.random.default_rng(5)
     own = random.dirichlet(np.full(1500, 0.05), 10)
     common = random.dirichlet(np.full(1500, 0.2))
@@ -38,8 +38,8 @@ def test_few_long_documents_do_not_collapse_into_copies():
     counts = simulate(eta, 0.3, 120, 800, seed=6)
     model = RobustLDA(10, random_state=0).fit(counts)
     between = overlaps(model.components_.T)
-    assert between[np.triu_indices(10, 1)].mean() < 0.8
-    assert model.diversity_ > 0.5
+    assert between[np.triu_indices(10, 1)].mean() < 0.7
+    assert model.diversity_ > 0.7
 
 
 def test_copies_are_counted_once_each():
