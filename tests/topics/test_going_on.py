@@ -123,10 +123,10 @@ def test_a_warm_start_goes_on_from_the_topics(bursty):
 def test_a_stream_saved_midway_goes_on_to_the_same_numbers(kind, bursty, tmp_path):
     _, train, _ = bursty
     batches = [train[first : first + 80] for first in range(0, 400, 80)]
-    whole = kind(4, random_state=0)
+    whole = kind(4, random_state=0, draws=20)
     for batch in batches:
         whole.partial_fit(batch)
-    half = kind(4, random_state=0)
+    half = kind(4, random_state=0, draws=20)
     for batch in batches[:3]:
         half.partial_fit(sparse.csr_matrix(batch))
     back = rb.load(half.save(tmp_path / "half"))
@@ -143,6 +143,7 @@ def test_a_stream_ends_near_the_fit_of_all_documents(bursty, fitted):
     online = RobustLDA(4, random_state=0, total_samples=len(train))
     for first in range(0, len(train), 100):
         online.partial_fit(train[first : first + 100])
+    assert online.documents_seen_ == len(train)
     assert document_completion(online, test, 0) > document_completion(fitted, test, 0) - 0.01
 
 

@@ -213,16 +213,6 @@ def test_both_kinds_of_inference_order_the_models_alike(bursty):
     assert list(np.argsort(scores["collapsed"])) == list(np.argsort(scores["meanfield"]))
 
 
-def test_documents_seen_in_batches_come_near_the_fit(bursty, fitted):
-    _, train, test = bursty
-    online = RobustLDA(4, random_state=0, total_samples=len(train))
-    for _ in range(6):
-        for first in range(0, len(train), 100):
-            online.partial_fit(train[first : first + 100])
-    assert online.documents_seen_ == 6 * len(train)
-    assert document_completion(online, test, 0) > document_completion(fitted, test, 0) - 0.03
-
-
 def test_a_fit_goes_on_online_without_being_overrun(bursty, fitted):
     _, train, test = bursty
     before = document_completion(fitted, test, 0)

@@ -61,6 +61,8 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     outcome_: str
     _statistics: Statistics | None
     _stream_seed: int
+    _seen: sparse.csr_matrix | None
+    _fitted_tokens: float
 
     def _finish(self, documents: int, evidence: float) -> None:
         topics = self._topics
@@ -199,6 +201,7 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             "documents_seen": self.documents_seen_,
             "strength": topics.strength,
             "stream_seed": self._stream_seed,
+            "fitted_tokens": self._fitted_tokens,
             "vocabulary": list(self.vocabulary_) if self.vocabulary_ is not None else None,
             "names": list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None,
         }
@@ -211,6 +214,8 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             sums = vars(self._statistics)
             arrays |= {name: value for name, value in sums.items() if isinstance(value, np.ndarray)}
             meta["stream"] = {name: value for name, value in sums.items() if not isinstance(value, np.ndarray)}
+        if self._seen is not None:
+            arrays |= {f"seen_{name}": getattr(self._seen, name) for name in ("data", "indices", "indptr")}
         return persist.write(path, "topics", meta, arrays)
 
     def _read_counts(self, X: Any) -> sparse.csr_matrix:

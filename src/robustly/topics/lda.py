@@ -3,6 +3,7 @@ r"""Topic models as estimators: robust LDA, whose topics bend from document to d
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ class _TopicModel(FittedTopics):
         self.outcome_ = run.outcome
         self.n_iter_ = len(run.history)
         self._statistics: Statistics | None = None
-        self._stream_seed = run.plan.seed
+        self._stream_seed, self._seen, self._fitted_tokens = run.plan.seed, None, float(counts.sum())
         self._finish(int(counts.shape[0]), evidence)
         self._describe(run.sample(counts), workers)
 
@@ -159,7 +160,8 @@ class _TopicModel(FittedTopics):
         """Learn from one more batch of documents, each batch counting a little less than the one before.
 
         The statistics of batch t enter with the rate ``(learning_offset + t) ** -learning_decay``, scaled to
-        `total_samples` documents (those seen so far if None). After `fit`, it goes on from the fitted topics. A model
+        `total_samples` documents (those seen so far if None). After `fit`, it goes on from the fitted topics. A stream
+        that is still short (half a million tokens) is kept and fitted anew whenever it has grown by a quarter. A model
         saved between two batches and loaded again goes on to the same topics.
         """
         check_settings(self)
@@ -174,24 +176,42 @@ class _TopicModel(FittedTopics):
         seen = int(counts.shape[0]) + (0 if fresh else self.documents_seen_)
         with Workers(self.n_jobs) as workers:
             if fresh:
-                self._begin_stream(counts, workers)
+                self._fit_stream(counts, workers, None)
             elif counts.nnz:
-                self._follow_stream(counts, workers, seen)
+                self._remember(counts)
+                if self._seen is not None and self._seen.sum() >= stream.REFIT_GROWTH * self._fitted_tokens:
+                    self._fit_stream(self._seen, workers, self._topics)
+                else:
+                    self._follow_stream(counts, workers, seen)
         self.n_iter_ = 1 if fresh else self.n_iter_ + 1
         self._finish(seen, self.history_[-1])
         return self
 
-    def _begin_stream(self, counts: sparse.csr_matrix, workers: Workers) -> None:
-        """Fit the first batch as a corpus of its own."""
-        random = check_random_state(self.random_state)
-        plan = self._plan(counts, random)
-        run = fitting.Run(plan, counts, fitting.shaken_start(counts, plan, random), workers)
+    def _fit_stream(self, counts: sparse.csr_matrix, workers: Workers, was: Topics | None) -> None:
+        """Fit what was seen so far as a corpus of its own: the first batch, and all of a stream that is still short."""
+        if was is None:
+            random = check_random_state(self.random_state)
+            plan = self._plan(counts, random)
+            start = fitting.shaken_start(counts, plan, random)
+            self.history_, self.validation_, self.start_history_, self.outcome_ = [], [], [], "stream"
+            self._seen, self._stream_seed = counts, plan.seed
+        else:
+            seed = int(np.random.SeedSequence((self._stream_seed, self.n_iter_)).generate_state(1)[0])
+            plan = replace(self._plan(counts, np.random.RandomState(seed)), size=was.size, joins=False)
+            start = was
+        run = fitting.Run(plan, counts, start, workers)
         while not run.done:
             run.step()
         self._topics, evidence = run.result()
-        self.history_, self.validation_, self.start_history_, self.outcome_ = [evidence], [], [], "stream"
-        self._statistics, self._usage, self._stream_seed = None, None, plan.seed
-        self.n_iter_, self.documents_seen_ = 1, int(counts.shape[0])
+        self.history_.append(evidence)
+        self._statistics, self._usage, self._fitted_tokens = None, None, float(counts.sum())
+
+    def _remember(self, counts: sparse.csr_matrix) -> None:
+        """Keep the documents while the stream is short."""
+        if self._seen is not None:
+            self._seen = sparse.vstack([self._seen, counts], format="csr")
+            if self._seen.sum() > stream.SHORT_STREAM:
+                self._seen = None
 
     def _follow_stream(self, counts: sparse.csr_matrix, workers: Workers, seen: int) -> None:
         documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
@@ -384,11 +404,15 @@ def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> _TopicMod
     model.history_, model.validation_ = meta["history"], meta["validation"]
     model.start_history_, model.outcome_ = meta.get("start_history", []), meta.get("outcome", "")
     model.n_iter_, model._stream_seed = meta["n_iter"], meta.get("stream_seed", 0)
-    stream = meta.get("stream")
+    model._seen, model._fitted_tokens = None, meta.get("fitted_tokens", 0.0)
+    if "seen_data" in arrays:
+        parts = tuple(arrays[f"seen_{name}"] for name in ("data", "indices", "indptr"))
+        model._seen = sparse.csr_matrix(parts, shape=(len(parts[2]) - 1, model.n_features_in_))
+    sums = meta.get("stream")
     model._statistics = None
-    if stream is not None:
+    if sums is not None:
         table_counts, total_terms, alpha_counts = (arrays[name] for name in STATISTICS)
-        model._statistics = Statistics(table_counts, total_terms, alpha_counts, **stream)
+        model._statistics = Statistics(table_counts, total_terms, alpha_counts, **sums)
     evidence = meta.get("evidence", model.history_[-1] if model.history_ else np.nan)
     model._finish(meta["documents_seen"], evidence)
     if "coherence" in arrays:

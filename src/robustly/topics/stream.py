@@ -1,6 +1,6 @@
 r"""How are topics learnt from batches that are seen once? By sums that forget, and hyperparameters that follow.
 
-The first batch is fitted as a corpus of its own. Of each later one the topics of all tokens are drawn some times, starting
+While a stream is short, what was seen so far is fitted as a corpus now and then. Of every other batch the topics of all tokens are drawn some times, starting
 from expected counts. Table counts enter the running sums with a rate that falls from batch to batch. The concentrations
 α and H cannot be read off such sums, because what was added long ago belonged to other values of them: they are brought
 to rest on the batch alone and then moved towards that by the same rate, H on the log scale.
@@ -15,6 +15,10 @@ import numpy as np
 
 from robustly.topics.passes import Documents, Statistics, Topics, Workers, fit_prior, make_topics, update
 
+# A stream of no more tokens than this is kept, and fitted anew from where it is whenever it has grown so much: together
+# that costs a few fits, and what the first batches could not tell apart is not held against later ones.
+SHORT_STREAM = 500_000
+REFIT_GROWTH = 1.25
 # Draws of a batch, and how many of the last are kept.
 DRAWS = 30
 KEPT = 15
