@@ -54,7 +54,7 @@ def test_an_interrupted_second_fit_leaves_the_first(bursty, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("stop", "options"), [(7, {}), (30, {}), (40, {"n_components": "auto"}), (60, {"smoothing": 5.0})]
+    ("stop", "options"), [(7, {}), (30, {}), (40, {"n_components": "auto"}), (55, {"smoothing": 5.0})]
 )
 def test_a_checkpoint_goes_on_to_the_same_topics(bursty, monkeypatch, tmp_path, stop, options):
     _, train, _ = bursty
@@ -72,7 +72,7 @@ def test_a_checkpoint_goes_on_to_the_same_topics(bursty, monkeypatch, tmp_path, 
     real = fitting.Run.step
     monkeypatch.setattr(fitting.Run, "step", lambda run: (passes.append(1), real(run))[1])
     again = RobustLDA(**settings, checkpoint=path).fit(train[:200])
-    assert len(passes) == 25 + 40 - stop
+    assert len(passes) == fitting.PASSES_BEFORE_DRAWS + 40 - stop
     np.testing.assert_array_equal(again.components_, whole.components_)
     np.testing.assert_array_equal(again.alpha_, whole.alpha_)
     assert again.history_ == whole.history_

@@ -31,7 +31,7 @@ PASSES_BEFORE_ALPHA = 2
 PASSES_BEFORE_MEANFIELD = 15
 # Where draws follow, expected counts need not converge: so many passes sort the words. Before that, evidence may stand
 # still or dip for some passes, which is no reason to stop.
-PASSES_BEFORE_DRAWS = 25
+PASSES_BEFORE_DRAWS = 20
 # Evidence that stays below its best for so many passes will not come back.
 PATIENCE = 3
 # Expected counts look at no more tokens than this; the draws that follow see them all.
@@ -40,7 +40,7 @@ SAMPLE_TOKENS = 500_000
 JUDGING_PASSES = 3
 # Draws by default: as many for long documents, twice as many more for short ones, whose tokens say less of each other.
 FEWEST_DRAWS = 100
-SHORT_DOCUMENT = 100.0
+SHORT_DOCUMENT = 60.0
 # What a seed word weighs in its topic, in expected Chinese-restaurant table counts.
 SEED_WEIGHT = 20.0
 SEED_RISE = 10.0

@@ -288,7 +288,7 @@ class RobustLDA(_TopicModel):
     seeds : words to begin topics with: a list of lists of words (or word ids), one list for each of the first topics, or
         a dict from topic to words. They weigh in their topic's prior; the documents may still outweigh them
     max_iter, tol : passes with expected counts, and the change of evidence per word below which two in a row end them.
-        Before draws 25 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
+        Before draws 20 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
     sweeps : visits of a document in each of these passes
     draws : passes after these in which each token's topic is drawn rather than expected; the topics are the average over
         their second half. None makes 100, up to 300 the shorter the documents are. 0 leaves them out, as mean field
@@ -352,7 +352,7 @@ class LDA(_TopicModel):
     seeds : words to begin topics with: a list of lists of words (or word ids), one list for each of the first topics, or
         a dict from topic to words. They weigh in their topic's prior; the documents may still outweigh them
     max_iter, tol : passes with expected counts, and the change of evidence per word below which two in a row end them.
-        Before draws 25 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
+        Before draws 20 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
     sweeps : visits of a document in each of these passes
     draws : passes after these in which each token's topic is drawn rather than expected; the topics are the average over
         their second half. None makes 100, up to 300 the shorter the documents are. 0 leaves them out, as mean field
