@@ -48,6 +48,10 @@ class IdentifiabilityWarning(UserWarning):
     """The data cannot tell some of the parameters apart."""
 
 
+class OverlapWarning(UserWarning):
+    """Components of a fit, such as topics, are near copies of one another."""
+
+
 def names(items: Iterable[str]) -> str:
     """``"a", "b" and "c"`` for messages."""
     quoted = [f'"{item}"' if len(item) <= LONGEST else f'"{item[: LONGEST - 1]}…"' for item in items]

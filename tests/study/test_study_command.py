@@ -103,7 +103,7 @@ def test_figures_are_the_same_bytes_when_drawn_again(small):
 
 def test_both_topic_models_are_scored_on_the_same_words(small):
     found = read_lines(small[0], "topics")
-    assert sorted(found["method"].unique()) == ["plain", "robust"]
+    assert sorted(found["method"].unique()) == ["cache", "plain", "robust"]
     assert (found.groupby(["level", "repetition"])["words"].nunique() == 1).all()
     assert (found["nll"] > 0).all()
     assert found["nll"].max() < np.log(30) + 0.5

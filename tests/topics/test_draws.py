@@ -17,8 +17,8 @@ ALPHA = np.array([0.4, 0.1, 0.8])
 
 
 def three_topics(bursty):
-    tables = np.array([[3.0, 0.5, 1.0], [0.2, 4.0, 1.0], [1.0, 1.0, 0.1], [2.0, 0.3, 3.0]])
-    return make_topics(tables, np.full(4, 0.25), 2.0, np.array([3.0, 8.0, 20.0]), ALPHA, bursty, np.float64)
+    table_counts = np.array([[3.0, 0.5, 1.0], [0.2, 4.0, 1.0], [1.0, 1.0, 0.1], [2.0, 0.3, 3.0]])
+    return make_topics(table_counts, np.full(4, 0.25), 2.0, np.array([3.0, 8.0, 20.0]), ALPHA, bursty, np.float64)
 
 
 def by_hand(topics, document):
@@ -80,10 +80,10 @@ def test_huge_and_broken_counts_move_in_bundles(bursty):
     with Workers(1) as workers:
         for seed in range(5):
             found = documents.collect_drawn(topics, workers, np.uint64(seed))
-    assert np.isfinite(found.tables).all()
-    assert np.isfinite(found.alpha_tables).all()
+    assert np.isfinite(found.table_counts).all()
+    assert np.isfinite(found.alpha_table_counts).all()
     if not bursty:
-        np.testing.assert_allclose(found.tables.sum(axis=1), counts.sum(axis=0))
+        np.testing.assert_allclose(found.table_counts.sum(axis=1), counts.sum(axis=0))
 
 
 @pytest.mark.parametrize("smoothing", [None, 0.0])

@@ -84,7 +84,7 @@ def test_fit_show_and_score_from_the_shell(few, tmp_path):
     done = run.invoke(app, ["fit", str(corpus), *options])
     assert done.exit_code == 0, done.output
     assert "3 topics in 30 passes" in done.output
-    assert {p.name for p in out.iterdir()} == {"model.robustly", "topics.png", "burstiness.png"}
+    assert {p.name for p in out.iterdir()} == {"model.robustly", "topics.png", "burstiness.png", "page.html"}
     shown = run.invoke(app, ["show", str(out), "-n", "2"])
     assert shown.exit_code == 0, shown.output
     assert "Σ η" in shown.output

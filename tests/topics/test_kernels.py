@@ -45,14 +45,14 @@ def test_small_gaps_do_not_cancel(x):
 def by_hand(eta, a, count):
     """Expected counts, Minka's statistic and log g by summing over every assignment of the tokens."""
     size = len(eta)
-    total, expected, tables = 0.0, np.zeros(size), np.zeros(size)
+    total, expected, table_counts = 0.0, np.zeros(size), np.zeros(size)
     for choice in product(range(size), repeat=count):
         n = np.bincount(choice, minlength=size)
         weight = np.prod(a**n) * np.exp((gammaln(eta + n) - gammaln(eta)).sum())
         total += weight
         expected += weight * n
-        tables += weight * eta * (psi(eta + n) - psi(eta))
-    return expected / total, tables / total, np.log(total) - gammaln(count + 1)
+        table_counts += weight * eta * (psi(eta + n) - psi(eta))
+    return expected / total, table_counts / total, np.log(total) - gammaln(count + 1)
 
 
 @given(
@@ -62,9 +62,9 @@ def by_hand(eta, a, count):
 @settings(max_examples=60, deadline=None)
 def test_compositions_are_summed_exactly(pairs, count):
     eta, a = (np.array(values) for values in zip(*pairs))
-    expected, tables, log_g = by_hand(eta, a, count)
+    expected, table_counts, log_g = by_hand(eta, a, count)
     g = np.empty((2, kernels.EXACT_COUNT + 1))
-    for wanted, flag in ((expected, False), (tables, True)):
+    for wanted, flag in ((expected, False), (table_counts, True)):
         out = np.empty(len(eta))
         found = kernels._compositions(eta, a.copy(), count, g, np.empty(len(eta)), out, flag)
         np.testing.assert_allclose(out, wanted, rtol=1e-9)

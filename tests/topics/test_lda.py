@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from scipy.optimize import minimize
+from scipy.optimize import minimize, minimize_scalar
 from scipy.special import gammaln, psi
 from simulate import concentrations, match, simulate
 from sklearn.base import clone
@@ -54,11 +54,11 @@ def test_a_topic_that_cannot_bend_gives_back_plain_updates(bursty):
     # With Σ η held huge the collapsed E-step of the robust model is that of the plain one.
     _, train, _ = bursty
     counts = sparse.csr_matrix(train[:50].astype(float))
-    tables = np.random.default_rng(0).gamma(1.0, size=(train.shape[1], 3)) + 0.1
+    table_counts = np.random.default_rng(0).gamma(1.0, size=(train.shape[1], 3)) + 0.1
     base = np.full(train.shape[1], 1 / train.shape[1])
     found = []
     for flag in (True, False):
-        topics = make_topics(tables, base, 1.0, np.full(3, 1e12), np.full(3, 0.2), flag, np.float64)
+        topics = make_topics(table_counts, base, 1.0, np.full(3, 1e12), np.full(3, 0.2), flag, np.float64)
         documents = Documents(counts, 3, np.float64)
         with Workers(1) as workers:
             list(documents.infer(topics, workers, sweeps=1000, tol=1e-9))
@@ -131,22 +131,26 @@ def test_doubling_every_document_leaves_mean_field_where_it_was(bursty):
     np.testing.assert_allclose(topics[1].alpha, topics[0].alpha, rtol=1e-8)
 
 
-def test_the_topics_prior_rests_at_the_maximum_likelihood_dirichlet():
-    # Of the topics' words, given tables so large that none is in doubt.
+def test_the_topics_prior_rests_at_the_maximum_likelihood_symmetric_dirichlet():
+    # Of the topics' words, given table counts so large that none is in doubt.
     random = np.random.default_rng(3)
-    words = random.dirichlet([6.0, 3.0, 2.0, 1.5, 1.0, 4.0], 60)
-    tables = np.stack([random.multinomial(10**6, row) for row in words], axis=1).astype(float)
-    best = dirichlet_multinomial(tables.T)
-    rest = (np.full(60, 30.0), np.full(60, 0.1), True, np.float64)
-    for shake in (1.0, 1.3):
-        start = best * np.where(np.arange(6) % 2, shake, 1 / shake)
-        topics = make_topics(tables, start / start.sum(), start.sum(), *rest)
-        with Workers(1) as workers:
-            base, strength = fit_prior(topics, tables, start.sum(), workers)
-        if shake == 1.0:
-            np.testing.assert_allclose(strength * base, best, rtol=1e-6)
-        else:
-            assert np.abs(np.log(strength * base / best)).sum() < np.abs(np.log(start / best)).sum()
+    words = random.dirichlet(np.full(6, 1.7), 60)
+    table_counts = np.stack([random.multinomial(10**6, row) for row in words], axis=1).astype(float)
+
+    def minus_likelihood(log_strength):
+        strength, lengths = np.exp(log_strength), table_counts.sum(axis=0)
+        each = strength / len(table_counts)
+        rising = (gammaln(each + table_counts) - gammaln(each)).sum()
+        return -(rising + (gammaln(strength) - gammaln(strength + lengths)).sum())
+
+    best = float(np.exp(minimize_scalar(minus_likelihood, bounds=(0, 5), method="bounded", options={"xatol": 1e-10}).x))
+    topics = make_topics(table_counts, np.full(6, 1 / 6), 1.0, np.full(60, 30.0), np.full(60, 0.1), True, np.float64)
+    with Workers(1) as workers:
+        base, rested = fit_prior(topics, table_counts, best, workers)
+        _, nearer = fit_prior(topics, table_counts, 2 * best, workers)
+    np.testing.assert_allclose(base, 1 / 6)
+    assert rested == pytest.approx(best, rel=1e-6)
+    assert best < nearer < 2 * best
 
 
 def test_topics_and_burstiness_are_recovered(bursty, fitted):
@@ -207,16 +211,6 @@ def test_both_kinds_of_inference_order_the_models_alike(bursty):
         models = [clone(m).set_params(inference=inference, random_state=0, max_iter=25, tol=0) for m in models]
         scores[inference] = [document_completion(m.fit(train), test, 0) for m in models]
     assert list(np.argsort(scores["collapsed"])) == list(np.argsort(scores["meanfield"]))
-
-
-def test_documents_seen_in_batches_come_near_the_fit(bursty, fitted):
-    _, train, test = bursty
-    online = RobustLDA(4, random_state=0, total_samples=len(train))
-    for _ in range(6):
-        for first in range(0, len(train), 100):
-            online.partial_fit(train[first : first + 100])
-    assert online.documents_seen_ == 6 * len(train)
-    assert document_completion(online, test, 0) > document_completion(fitted, test, 0) - 0.03
 
 
 def test_a_fit_goes_on_online_without_being_overrun(bursty, fitted):

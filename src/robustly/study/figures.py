@@ -27,6 +27,7 @@ Row = tuple[Variant, bool | None, list[Method], str]
 STYLES: dict[str, Style] = {
     "classical": {"color": "#D55E00", "marker": "o"},
     "plain": {"color": "#D55E00", "marker": "o"},
+    "cache": {"color": "#E69F00", "marker": "^", "linestyle": "--"},
     "robust": {"color": "#0072B2", "marker": "s"},
     "algorithm1": {"color": "#56B4E9", "marker": "D", "linestyle": "--"},
     "nb": {"color": "#E69F00", "marker": "^"},
@@ -233,7 +234,7 @@ def _draw_topics(folder: Path, lines: pd.DataFrame) -> Picture:
     for axis, corpus in zip(axes.ravel(), corpora):
         levels = sorted(lines.loc[lines["variant"] == corpus, "level"].unique())
         curves = []
-        for method in ("plain", "robust"):
+        for method in [one for one in ("plain", "cache", "robust") if (lines["method"] == one).any()]:
             three = [_summary(loss.of(some(lines, corpus, level, method)), False) for level in levels]
             curves.append(Curve(method_in_words("topics", method), STYLES[method], range(len(levels)), *zip(*three)))
         _panel(axis, curves, [f"{level:g}" for level in levels], "number of topics", False)

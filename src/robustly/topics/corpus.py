@@ -1,4 +1,4 @@
-"""Where do the counts come from? Files and matrices in, one checked table of documents × words out.
+"""Where do the counts come from? Texts, tokens, files and matrices in, one checked table of documents × words out.
 
 Every reader names the file and line, or the document and word, of the first thing that is wrong.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,9 @@ LARGEST_ID = 2**31 - 2
 class Corpus:
     """Word counts of documents, with the vocabulary if it is known.
 
-    ``counts`` is a SciPy CSR matrix (documents × words) with sorted ids and no stored zeros. Make one with
-    :meth:`read`, :meth:`from_tokens` or :meth:`from_matrix`; any estimator here takes it in place of a matrix.
+    ``counts`` is a SciPy CSR matrix (documents × words) with sorted ids and no stored zeros; ``names`` and ``texts``, where
+    they are known, belong to its rows. Make one with :meth:`from_texts`, :meth:`read`, :meth:`from_tokens`,
+    :meth:`from_bags` or :meth:`from_matrix`; any estimator here takes it in place of a matrix.
 
     >>> corpus = Corpus.from_tokens([["gold", "gold", "mine"], ["mine", "field"]])
     >>> corpus
@@ -40,9 +42,17 @@ class Corpus:
 
     counts: sparse.csr_matrix
     vocabulary: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None = None
+    texts: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "counts", check_counts(self.counts))
+        for what in ("names", "texts"):
+            given = getattr(self, what)
+            if given is not None and len(given) != self.counts.shape[0]:
+                raise DataError(
+                    f"{self.counts.shape[0]} documents have {self.counts.shape[0]} {what}; got {len(given)}."
+                )
         if self.vocabulary is not None and len(self.vocabulary) != self.counts.shape[1]:
             raise DataError(
                 f"the vocabulary has {len(self.vocabulary)} words and the counts have {self.counts.shape[1]} columns. "
@@ -55,6 +65,98 @@ class Corpus:
 
     def __len__(self) -> int:
         return int(self.counts.shape[0])
+
+    @classmethod
+    def from_texts(
+        cls,
+        texts: Iterable[str],
+        names: Sequence[str] | None = None,
+        *,
+        stop_words: str | Sequence[str] | None = "english",
+        min_df: float = 2,
+        max_df: float = 0.5,
+        bigrams: bool = False,
+        vocabulary: Sequence[str] | None = None,
+    ) -> Corpus:
+        """From texts, by scikit-learn's ``CountVectorizer``: lower case, words of two letters or more.
+
+        Parameters
+        ----------
+        texts : one string per document
+        names : what the documents are called, for pages
+        stop_words : words to leave out: "english", a list, or None
+        min_df, max_df : leave out words in fewer or more documents than this, a number (int) or a share (float)
+        bigrams : count pairs of neighbouring words as well
+        vocabulary : count these words only, in this order, in however many documents they are
+
+        >>> corpus = Corpus.from_texts(["Gold in the mine.", "A mine field", "gold mine"], max_df=1.0)
+        >>> corpus.vocabulary
+        ('gold', 'mine')
+        """
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        kept = tuple(texts)
+        for number, text in enumerate(kept):
+            if not isinstance(text, str):
+                raise DataError(
+                    f"document {number} is a {type(text).__name__}; got {str(text)[:40]!r} where a text was expected. "
+                    "Token lists go to Corpus.from_tokens."
+                )
+        stops = list(stop_words) if stop_words is not None and not isinstance(stop_words, str) else stop_words
+        if vocabulary is not None:
+            length = max((len(word.split(" ")) for word in vocabulary), default=1)
+            places = {word: i for i, word in enumerate(vocabulary)}
+            counter = CountVectorizer(vocabulary=places, ngram_range=(1, length), stop_words=stops)
+            return cls(counter.transform(kept), tuple(vocabulary), _as_names(names), kept)
+        few = len(kept) < 4  # of two or three texts every word is in half of them
+        counter = CountVectorizer(
+            stop_words=stops,
+            min_df=1 if few and min_df == 2 else min_df,
+            max_df=1.0 if few and max_df == 0.5 else max_df,
+            ngram_range=(1, 2 if bigrams else 1),
+        )
+        try:
+            counts = counter.fit_transform(kept)
+        except ValueError as error:
+            raise DataError(
+                f"no words are left of {len(kept)} texts: {error}. Lower min_df, raise max_df or keep the stop words."
+            ) from error
+        return cls(counts, tuple(map(str, counter.get_feature_names_out())), _as_names(names), kept)
+
+    @classmethod
+    def from_bags(cls, bags: Iterable[Any], vocabulary: Any = None) -> Corpus:
+        """From gensim's bags of words, lists of ``(id, count)`` pairs; its ``Dictionary`` serves as `vocabulary`.
+
+        >>> Corpus.from_bags([[(0, 2), (1, 1)], [(1, 3)]], {0: "gold", 1: "mine"})
+        Corpus(2 documents, 2 words, 6 tokens)
+        """
+        rows: list[int] = []
+        ids: list[int] = []
+        counts: list[float] = []
+        number = -1
+        for number, bag in enumerate(bags):
+            for pair in bag:
+                try:
+                    word, count = pair
+                    word = operator.index(word)
+                except (TypeError, ValueError):
+                    raise DataError(
+                        f"document {number} holds {str(pair)[:40]!r}, which is no (word id, count) pair. Make bags with "
+                        "Dictionary.doc2bow."
+                    ) from None
+                if not 0 <= word <= LARGEST_ID:
+                    raise DataError(f"document {number} has the word id {word}; ids go from 0 up.")
+                rows.append(number)
+                ids.append(word)
+                counts.append(float(count))
+        words = None
+        if vocabulary is not None:
+            known = dict(vocabulary.items()) if hasattr(vocabulary, "items") else dict(enumerate(vocabulary))
+            if known and isinstance(next(iter(known)), str):
+                known = {i: word for word, i in known.items()}
+            size = max((*known, *ids), default=-1) + 1
+            words = tuple(str(known.get(i, f"#{i}")) for i in range(size))
+        return cls(_build(rows, ids, counts, (number + 1, len(words) if words else max(ids, default=-1) + 1)), words)
 
     @classmethod
     def from_matrix(cls, counts: Any, vocabulary: Sequence[str] | None = None) -> Corpus:
@@ -71,7 +173,7 @@ class Corpus:
             if isinstance(document, str | bytes):
                 raise DataError(
                     f"document {number} is one string; a list of tokens was expected. Split it into words first, "
-                    "or use scikit-learn's CountVectorizer on the texts."
+                    "or use Corpus.from_texts (scikit-learn's CountVectorizer inside)."
                 )
             for token in document:
                 if vocabulary is None:
@@ -282,6 +384,34 @@ def _read_matrix_market(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
     if n_words is not None and n_words != columns:
         raise lines.error(f"the file has {columns} words, and {n_words} were expected. Check the vocabulary.")
     return _triples(lines, rows, columns, entries)
+
+
+def _as_names(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(map(str, names))
+
+
+def as_corpus(X: Any, vocabulary: Sequence[str] | None = None) -> Any:
+    """Lists of tokens or of gensim's pairs as a Corpus, in the order of a known `vocabulary`; anything else as it is."""
+    if not isinstance(X, list | tuple) or not len(X):
+        return X
+    if isinstance(X[0], str | bytes):
+        raise DataError(
+            "the documents are texts; got a list of strings. Count their words first: Corpus.from_texts(documents)."
+        )
+    first = next((one[0] for one in X if isinstance(one, list | tuple) and len(one)), None)
+    if isinstance(first, str):
+        return Corpus.from_tokens(X, vocabulary)
+    if isinstance(first, tuple) and len(first) == 2:
+        found = Corpus.from_bags(X)
+        if vocabulary is None:
+            return found
+        missing = len(vocabulary) - found.counts.shape[1]
+        if missing < 0:
+            raise DataError(f"word id {found.counts.shape[1] - 1} came, and the model has {len(vocabulary)} words.")
+        counts = found.counts.copy()
+        counts.resize((counts.shape[0], len(vocabulary)))
+        return Corpus(counts, tuple(vocabulary))
+    return X
 
 
 def check_counts(X: Any, *, allow_fractional: bool = False) -> sparse.csr_matrix:

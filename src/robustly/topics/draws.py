@@ -22,6 +22,10 @@ from robustly.topics.special import LEAST_ETA, compiled, log_rising, psi_gap
 
 # A word's tokens in one document are drawn one by one up to this many; more move in this many bundles.
 BUNDLES = 256
+# Topics are weighed this many at a time, so that a draw need not walk through all of them.
+SEGMENT = 32
+# Bursts of at most this many tokens move together; beyond, single precision would overflow.
+LONGEST_BURST = 12
 
 
 @compiled()
@@ -33,59 +37,95 @@ def _mix(state):
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
-def _choose(weights, whole, uniform):
-    """The topic that a uniform number falls on."""
-    left = uniform * whole
-    last = weights.size - 1
-    for k in range(last):
-        left -= weights[k]
+def _weigh(lead, row, sums):
+    """Running sums, by segments, of the topics' chances for one token, not normalised; returns the whole sum."""
+    whole = row.dtype.type(0)
+    for s in range(sums.size):
+        part = row.dtype.type(0)
+        for k in range(s * SEGMENT, min((s + 1) * SEGMENT, row.size)):
+            part += lead[k] * row[k]
+        whole += part
+        sums[s] = whole
+    return whole
+
+
+@compiled(fastmath={"reassoc", "contract", "nsz"})
+def _choose(lead, row, sums, uniform):
+    """The topic that a uniform number falls on: first its segment, then its place there."""
+    left = row.dtype.type(uniform) * sums[sums.size - 1]
+    s = 0
+    while s < sums.size - 1 and sums[s] <= left:
+        s += 1
+    if s > 0:
+        left -= sums[s - 1]
+    last = min((s + 1) * SEGMENT, row.size) - 1
+    for k in range(s * SEGMENT, last):
+        left -= lead[k] * row[k]
         if left < 0:
             return k
     # Rounding may carry past the end; the last topic with any weight is as near as it gets.
-    while last > 0 and weights[last] <= 0:
+    while last > 0 and lead[last] * row[last] <= 0:
         last -= 1
     return last
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
-def _weigh(lead, row, unit, here, repeated, weights):
-    """The chance of each topic for one token, not normalised; returns the sum."""
-    whole = weights.dtype.type(0)
-    if repeated:
-        for k in range(weights.size):
-            weights[k] = lead[k] * (row[k] + unit[k] * here[k])
+def _weigh_burst(count, alpha, total, bursty, n, row, unit, weights, sums):
+    """The same for `count` tokens of one word that stay together: rising factorials in place of the last factors."""
+    number = row.dtype.type
+    for k in range(row.size):
+        weights[k] = number(1)
+    for i in range(count):
+        more = number(i)
+        if bursty:
+            for k in range(row.size):
+                here = n[k] + more
+                weights[k] *= (alpha[k] + here) * (row[k] + more) / (total[k] + here)
+        else:
+            for k in range(row.size):
+                weights[k] *= (alpha[k] + n[k] + more) * (row[k] + unit[k] * more)
+    whole = number(0)
+    for s in range(sums.size):
+        for k in range(s * SEGMENT, min((s + 1) * SEGMENT, row.size)):
             whole += weights[k]
-    else:
-        for k in range(weights.size):
-            weights[k] = lead[k] * row[k]
-            whole += weights[k]
-    return whole
+        sums[s] = whole
 
 
 @compiled()
-def _weigh_bundle(size, alpha, total, bursty, n, row, unit, here, weights):
-    """The same for `size` tokens (perhaps not a whole number) that move together."""
+def _weigh_bundle(bundle, alpha, total, bursty, n, row, weights, sums):
+    """The same for `bundle` tokens (perhaps not a whole number) that move together, into `weights`."""
     top = -np.inf
-    for k in range(weights.size):
-        value = log_rising(alpha[k] + n[k], size)
+    for k in range(row.size):
+        value = log_rising(alpha[k] + n[k], bundle)
         if bursty:
-            value += log_rising(float(row[k] + here[k]), size) - log_rising(total[k] + n[k], size)
+            value += log_rising(float(row[k]), bundle) - log_rising(total[k] + n[k], bundle)
         else:
-            value += size * math.log(row[k] + unit[k] * here[k])
+            value += bundle * math.log(row[k])
         weights[k] = value
         top = max(top, weights[k])
     whole = weights.dtype.type(0)
-    for k in range(weights.size):
-        weights[k] = math.exp(weights[k] - top)
-        whole += weights[k]
-    return whole
+    for s in range(sums.size):
+        for k in range(s * SEGMENT, min((s + 1) * SEGMENT, row.size)):
+            weights[k] = math.exp(weights[k] - top)
+            whole += weights[k]
+        sums[s] = whole
+
+
+@compiled()
+def _statistic(eta, count):
+    """Expected table_counts of `count` tokens in one topic, η (ψ(η + n) − ψ(η)): a short sum where the count is small."""
+    if count <= 16.0 and count == math.floor(count):
+        table_counts = 1.0
+        for i in range(1, int(count)):
+            table_counts += eta / (eta + i)
+        return table_counts
+    return eta * psi_gap(eta, count)
 
 
 @compiled()
 def drawn(
     first,
     last,
-    offset,
     starts,
     words,
     counts,
@@ -97,12 +137,13 @@ def drawn(
     floor,
     state,
     fresh,
+    together,
     seed,
     slots,
     places,
     given,
-    out,
-    alpha_tables,
+    evidence,
+    alpha_table_counts,
     total_terms,
 ):
     r"""Draw the topics of all tokens of documents ``first:last`` once; arguments as in `kernels.collapsed`, and
@@ -110,23 +151,31 @@ def drawn(
     Parameters
     ----------
     fresh : nothing was drawn yet; the first draws are independent, from the expected counts in `state`
+    together : tokens of a word that are all in one topic move together, which single moves seldom do: each holds back the
+        others. Passes of both kinds in turn leave the posterior as it is
     seed : of this pass, uint64
     slots : (pairs + 1,) where each pair's tokens (or bundles) begin in `places` and `given`
     places : topic of each token, read unless `fresh`, written
     given : the statistic that the last pass took from the document, at the first token of each word and topic; read,
         to be left out of the topics, and written
-    out : (pairs of the block, K) Minka's statistic given the draws, for plain LDA the counts
+    evidence : (D,) log probability of each token given the other tokens and their topics, summed, before the division
+        by (Σ α + tokens − 1); bundles are left out
     """
     size = eta.shape[1]
+    number = eta.dtype.type
     n = np.zeros(size)
     lead = np.empty(size, eta.dtype)
     row = np.empty(size, eta.dtype)
-    here = np.zeros(size, eta.dtype)
     weights = np.empty(size, eta.dtype)
-    unit = np.ones(size, eta.dtype) if bursty else share
-    least = eta.dtype.type(LEAST_ETA)
+    ones = np.ones(size, eta.dtype)
+    sums = np.empty((size + SEGMENT - 1) // SEGMENT, eta.dtype)
+    here = np.zeros(size)
+    unit = ones if bursty else share
+    least = number(LEAST_ETA)
     for d in range(first, last):
         random = _mix(seed + np.uint64(d) * np.uint64(0xD1342543DE82EF95))
+        logs = 0.0
+        product = 1.0
         n[:] = 0
         if not fresh:
             for j in range(starts[d], starts[d + 1]):
@@ -140,48 +189,97 @@ def drawn(
             word = words[j]
             begin, end = slots[j], slots[j + 1]
             bundle = counts[j] / (end - begin)
+            source = eta[word]
             for k in range(size):
-                row[k] = eta[word, k]
+                row[k] = source[k]
             if not fresh:
+                # What the document gave to the topics is taken out of them, its other tokens of this word are put in.
                 for t in range(begin, end):
                     k = places[t]
-                    here[k] += bundle
                     if given[t] > 0:
                         row[k] = max(row[k] - share[k] * given[t], share[k] * floor[word], least)
+                if end - begin > 1:
+                    for t in range(begin, end):
+                        row[places[t]] += unit[places[t]] * bundle
+            if together and 1 < end - begin <= LONGEST_BURST and bundle == 1.0:
+                was = places[begin]
+                alone = True
+                for t in range(begin + 1, end):
+                    alone = alone and places[t] == was
+                if alone:
+                    count = number(end - begin)
+                    n[was] -= count
+                    row[was] -= unit[was] * count
+                    _weigh_burst(end - begin, alpha, total, bursty, n, row, unit, weights, sums)
+                    random += np.uint64(0x9E3779B97F4A7C15)
+                    k = _choose(ones, weights, sums, (_mix(random) >> np.uint64(11)) * 2.0**-53)
+                    n[k] += count
+                    for t in range(begin, end):
+                        places[t] = k
+                        given[t] = 0
+                    given[begin] = _statistic(float(max(row[k], least)), count) if bursty else count
+                    if k != was:
+                        lead[was] = (alpha[was] + n[was]) / (total[was] + n[was]) if bursty else alpha[was] + n[was]
+                        lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
+                    continue
             for t in range(begin, end):
+                was = places[t]
+                led = lead[was]
                 if not fresh:
-                    k = places[t]
-                    here[k] = max(here[k] - bundle, eta.dtype.type(0))
-                    n[k] = max(n[k] - bundle, 0.0)
-                    lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
+                    if end - begin > 1:
+                        row[was] -= unit[was] * bundle
+                    left = max(n[was] - bundle, 0.0)
+                    n[was] = left
+                    lead[was] = (alpha[was] + left) / (total[was] + left) if bursty else alpha[was] + left
                 if bundle == 1.0 or fresh:
-                    whole = _weigh(lead, row, unit, here, end - begin > 1 and not fresh, weights)
+                    product *= _weigh(lead, row, sums)
+                    if product < 1e-200 or product > 1e200:
+                        logs += math.log(product)
+                        product = 1.0
+                    random += np.uint64(0x9E3779B97F4A7C15)
+                    k = _choose(lead, row, sums, (_mix(random) >> np.uint64(11)) * 2.0**-53)
                 else:
-                    whole = _weigh_bundle(bundle, alpha, total, bursty, n, row, unit, here, weights)
-                random += np.uint64(0x9E3779B97F4A7C15)
-                k = _choose(weights, whole, (_mix(random) >> np.uint64(11)) * 2.0**-53)
+                    _weigh_bundle(bundle, alpha, total, bursty, n, row, weights, sums)
+                    random += np.uint64(0x9E3779B97F4A7C15)
+                    k = _choose(ones, weights, sums, (_mix(random) >> np.uint64(11)) * 2.0**-53)
                 places[t] = k
-                here[k] += bundle
                 n[k] += bundle
                 if not fresh:
-                    lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
-            if bundle != 1.0:  # what was added and taken away again may have left a rounding error
-                here[:] = 0
-                for t in range(begin, end):
-                    here[places[t]] += bundle
-            mine = out[j - offset]
-            for k in range(size):
-                mine[k] = 0
+                    if end - begin > 1:
+                        row[k] += unit[k] * bundle
+                    if k == was:
+                        lead[k] = led
+                    else:
+                        lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
+            if end - begin == 1:
+                given[begin] = bundle
+                if bursty and bundle != 1.0:
+                    k = places[begin]
+                    given[begin] = _statistic(float(max(row[k], least)), bundle)
+                continue
+            for t in range(begin, end):
+                here[places[t]] += bundle
             for t in range(begin, end):
                 k = places[t]
                 given[t] = 0
                 if here[k] > 0:
-                    single = not bursty or here[k] == 1
-                    given[t] = here[k] if single else row[k] * psi_gap(float(row[k]), float(here[k]))
-                    mine[k] = given[t]
+                    prior = row[k] if fresh else row[k] - unit[k] * number(here[k])
+                    given[t] = _statistic(float(max(prior, least)), here[k]) if bursty else here[k]
                     here[k] = 0
+        evidence[d] = logs + math.log(product)
         for k in range(size):
             if n[k] > 0:
-                alpha_tables[k] += alpha[k] * psi_gap(float(alpha[k]), n[k])
+                alpha_table_counts[k] += _statistic(float(alpha[k]), n[k])
                 if bursty:
-                    total_terms[k] += psi_gap(float(total[k]), n[k])
+                    total_terms[k] += _statistic(float(total[k]), n[k]) / total[k]
+
+
+@compiled()
+def gather(first, last, words, word_starts, order, offset, slots, places, given, table_counts):
+    """Add a block's statistic to its words number ``first:last``, each in the order of its documents."""
+    for i in range(first, last):
+        target = table_counts[words[i]]
+        for j in range(word_starts[i], word_starts[i + 1]):
+            pair = order[j] + offset
+            for t in range(slots[pair], slots[pair + 1]):
+                target[places[t]] += given[t]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from scipy.optimize import minimize_scalar
 from sklearn.utils import check_random_state
 
 from robustly.errors import DataError
 from robustly.topics.corpus import check_counts
 from robustly.topics.fitted import FittedTopics
-from robustly.topics.passes import Documents, Workers
+from robustly.topics.overlap import diversity_of
+from robustly.topics.passes import Documents, Topics, Workers
 from robustly.topics.special import compiled
 
 
@@ -54,16 +56,26 @@ def split_documents(test: Any, random_state: Any = None, *, allow_fractional: bo
 
 @dataclass(frozen=True)
 class Completion:
-    """Document completion in full: `per_word` is the score, `per_document` its sums, `skipped` the short documents."""
+    """Document completion in full: `per_word` is the score, `per_document` its sums, `skipped` the short documents.
+
+    `cache` is the weight of the model's own prediction, in words, where a cache was added.
+    """
 
     per_word: float
     per_document: np.ndarray
     words: float
     skipped: int
+    cache: float | None = None
 
 
 def document_completion(
-    model: Any, test: Any = None, random_state: Any = None, *, observed: Any = None, held_out: Any = None
+    model: Any,
+    test: Any = None,
+    random_state: Any = None,
+    *,
+    observed: Any = None,
+    held_out: Any = None,
+    cache: bool = False,
 ) -> float:
     r"""Mean predictive log-likelihood per held-out word: higher is better.
 
@@ -78,6 +90,9 @@ def document_completion(
     model : a fitted RobustLDA, LDA or scikit-learn LatentDirichletAllocation
     test : documents × words counts or a Corpus, cut here with `random_state`
     observed, held_out : a cut already made, in place of `test`
+    cache : predict by :math:`(\mu\,p(w) + c_w)/(\mu + N)`, the model's own prediction with the observed half's counts
+        :math:`c_w` beside it. One number :math:`\mu`, fitted by cutting the observed halves again, says how far. For
+        plain LDA this is the simplest rival of bending topics: it, too, expects words to come again
 
     >>> import numpy as np
     >>> from robustly.topics import LDA, document_completion
@@ -86,11 +101,17 @@ def document_completion(
     >>> bool(document_completion(model, X, random_state=0) > np.log(1 / 4))
     True
     """
-    return complete_documents(model, test, random_state, observed=observed, held_out=held_out).per_word
+    return complete_documents(model, test, random_state, observed=observed, held_out=held_out, cache=cache).per_word
 
 
 def complete_documents(
-    model: Any, test: Any = None, random_state: Any = None, *, observed: Any = None, held_out: Any = None
+    model: Any,
+    test: Any = None,
+    random_state: Any = None,
+    *,
+    observed: Any = None,
+    held_out: Any = None,
+    cache: bool = False,
 ) -> Completion:
     """:func:`document_completion` with its parts."""
     if (test is None) == (observed is None) or (observed is None) != (held_out is None):
@@ -111,59 +132,87 @@ def complete_documents(
         raise DataError(
             "no test document has two words or more, so there is nothing to predict. Pass longer documents."
         )
+    chances = _chances_of(model)
+    found = chances(halves)
+    weight = _fit_cache(chances, halves, fractional) if cache else None
+    if weight is not None:
+        found = _with_cache(found, halves, weight)
+    sums = _by_document(np.log(found) * halves.held_out.data, halves.held_out)
+    return Completion(float(sums.sum()) / words, sums, words, halves.skipped, weight)
+
+
+def _chances_of(model: Any) -> Callable[[Split], np.ndarray]:
+    """What gives the chance of each held-out (document, word) pair."""
     if isinstance(model, FittedTopics):
-        sums = _complete(model, halves)
-    elif hasattr(model, "components_") and hasattr(model, "doc_topic_prior_"):
-        sums = _complete_sklearn(model, halves)
-    else:
-        raise DataError(
-            f"document completion is for fitted RobustLDA, LDA and scikit-learn LatentDirichletAllocation; "
-            f"got a {type(model).__name__} (is it fitted?)."
-        )
-    return Completion(float(sums.sum()) / words, sums, words, halves.skipped)
+        model._check_fitted()
+
+        def ours(halves: Split) -> np.ndarray:
+            model._read_new(halves.observed)
+            return chances(model._topics, halves, model.n_jobs)
+
+        return ours
+    if hasattr(model, "components_") and hasattr(model, "doc_topic_prior_"):
+        return lambda halves: _sklearn_chances(model, halves)
+    raise DataError(
+        f"document completion is for fitted RobustLDA, LDA and scikit-learn LatentDirichletAllocation; "
+        f"got a {type(model).__name__} (is it fitted?)."
+    )
 
 
-def _complete(model: FittedTopics, halves: Split) -> np.ndarray:
-    observed = model._read_new(halves.observed)
-    topics = model._topics
-    documents = Documents(observed, topics.size, topics.eta.dtype)
+def _by_document(values: np.ndarray, table: sparse.csr_matrix) -> np.ndarray:
+    rows = np.repeat(np.arange(table.shape[0]), np.diff(table.indptr))
+    return np.bincount(rows, weights=values, minlength=table.shape[0])
+
+
+def _fit_cache(chances: Callable[[Split], np.ndarray], halves: Split, fractional: bool) -> float:
+    """The weight of the model's prediction that is best for the observed halves, cut again; nothing else is looked at."""
+    again = split_documents(halves.observed, 0, allow_fractional=fractional)
+    if not again.held_out.nnz:
+        return 1e9
+    found = chances(again)
+
+    def loss(log_weight: float) -> float:
+        mixed = _with_cache(found, again, float(np.exp(log_weight)))
+        return -float(np.log(mixed) @ again.held_out.data)
+
+    return float(np.exp(minimize_scalar(loss, bounds=(-3.0, 15.0), method="bounded").x))
+
+
+def _with_cache(found: np.ndarray, halves: Split, weight: float) -> np.ndarray:
+    seen, held = halves.observed, halves.held_out
+    lengths = np.asarray(seen.sum(axis=1), dtype=float).ravel()
+    rows = np.repeat(np.arange(held.shape[0]), np.diff(held.indptr))
+    counts = np.asarray(seen[rows, held.indices], dtype=float).ravel()
+    return (weight * found + counts) / (weight + lengths[rows])
+
+
+def complete_halves(topics: Topics, halves: Split, n_jobs: int | None) -> np.ndarray:
+    """Σ log p of each document's held-out half given its observed one."""
+    return _by_document(np.log(chances(topics, halves, n_jobs)) * halves.held_out.data, halves.held_out)
+
+
+def chances(topics: Topics, halves: Split, n_jobs: int | None) -> np.ndarray:
+    """The chance of each held-out (document, word) pair given the document's observed half."""
+    documents = Documents(halves.observed, topics.size, topics.eta.dtype)
     held = halves.held_out
-    starts, words = held.indptr.astype(np.int64), held.indices.astype(np.int32)
-    sums = np.zeros(observed.shape[0])
-    shared = (topics.eta, topics.alpha, topics.total, topics.bursty, starts, words, held.data.astype(float), sums)
-    with Workers(model.n_jobs) as workers:
+    found = np.zeros(held.nnz)
+    shared = (topics.eta, topics.alpha, topics.total, topics.bursty)
+    asked = (held.indptr.astype(np.int64), held.indices.astype(np.int32), found)
+    with Workers(n_jobs) as workers:
         # What α and η predict does not depend on how they were fitted. Mean field blurs a half document's topics, the more
         # the more topics there are; these counts come nearest to the predictions averaged over draws.
         for block, out, _ in documents.infer(topics, workers):
-            cuts = block.document_cuts
-            calls = [
-                (a, b, block.offset, documents.starts, documents.words, documents.counts, documents.state, out, *shared)
-                for a, b in pairwise(cuts)
-            ]
+            given = (block.offset, documents.starts, documents.words, documents.counts, documents.state, out)
+            calls = [(a, b, *given, *shared, *asked) for a, b in pairwise(block.document_cuts)]
             workers.run(_predict, calls)
-    return sums
+    return found
 
 
 @compiled()
 def _predict(
-    first,
-    last,
-    offset,
-    starts,
-    words,
-    counts,
-    state,
-    out,
-    eta,
-    alpha,
-    total,
-    bursty,
-    held_starts,
-    held_words,
-    held_counts,
-    log_p,
+    first, last, offset, starts, words, counts, state, out, eta, alpha, total, bursty, held_starts, held_words, found
 ):
-    r"""Σ log p(w) of documents' held-out words given their observed ones, into ``log_p[d]``; `out` is written over.
+    r"""The chance of documents' held-out words given their observed ones, into `found`; `out` is written over.
 
     p(w) ∝ Σ_k E[(α_k + n_k)(η_kw + n_kw)/(H_k + n_k)]. A word that is in topic k is there with all its c tokens, so the
     part of n_kw has n_k − E[n_kw] + c in place of n_k: with many topics and few words that matters. What is left of
@@ -187,7 +236,6 @@ def _predict(
             for k in range(size):
                 shares[k] /= total[k]
         seen = starts[d]
-        result = 0.0
         for i in range(held_starts[d], held_starts[d + 1]):
             word = held_words[i]
             while seen < starts[d + 1] and words[seen] < word:
@@ -199,46 +247,61 @@ def _predict(
             if bursty and seen < starts[d + 1] and words[seen] == word:
                 for k in range(size):
                     p += out[seen - offset, k]
-            result += held_counts[i] * math.log(p / whole)
-        log_p[d] = result
+            found[i] = p / whole
 
 
-def _complete_sklearn(model: Any, halves: Split) -> np.ndarray:
+def _sklearn_chances(model: Any, halves: Split) -> np.ndarray:
     topics = model.components_ / model.components_.sum(axis=1, keepdims=True)
     shares = model.transform(halves.observed)
     held = halves.held_out
-    sums = np.zeros(held.shape[0])
+    found = np.zeros(held.nnz)
     for d, (begin, end) in enumerate(zip(held.indptr[:-1], held.indptr[1:])):
-        sums[d] = held.data[begin:end] @ np.log(shares[d] @ topics[:, held.indices[begin:end]])
-    return sums
+        found[begin:end] = shares[d] @ topics[:, held.indices[begin:end]]
+    return found
 
 
-def coherence(model: Any, reference: Any, n: int = 10) -> np.ndarray:
+def coherence(model: Any, reference: Any, n: int = 10, *, relevance: float | None = None) -> np.ndarray:
     r"""NPMI of each topic's `n` top words: the mean over pairs of :math:`\log\frac{p(a,b)}{p(a)p(b)} / -\log p(a,b)`.
 
     Probabilities are shares of the `reference` documents that have the word or both (Bouma 2009; Lau, Newman & Baldwin
-    2014). 1 for words always together, 0 for independent ones, −1 for words never together.
+    2014). 1 for words always together, 0 for independent ones, −1 for words never together. Top words are those largest in
+    `components_`, as other packages have them; with a `relevance` they are ranked as :meth:`RobustLDA.top_words` does.
     """
     if n < 2:
-        raise DataError(f"coherence of the {n} top words came; pairs need n=2 or more.")
+        raise DataError(f"coherence needs pairs of top words, n=2 or more; got n={n}.")
     counts = check_counts(reference)
-    components = np.asarray(model.components_)
-    if components.shape[1] != counts.shape[1]:
-        raise DataError(
-            f"the model has {components.shape[1]} words and the reference {counts.shape[1]}. Use the same vocabulary."
-        )
-    present = counts.tocsc()
-    present.data = np.ones_like(present.data)
-    result = np.empty(len(components))
-    for k, row in enumerate(components):
-        best = np.argsort(-row, kind="stable")[:n]
-        together = (present[:, best].T @ present[:, best]).toarray() / counts.shape[0]
-        a, b = np.triu_indices(len(best), 1)
-        joint, alone = together[a, b], np.diag(together)
-        expected = alone[a] * alone[b]
+    words = np.asarray(model.components_).shape[1]
+    if words != counts.shape[1]:
+        raise DataError(f"the model has {words} words and the reference {counts.shape[1]}. Use the same vocabulary.")
+    return npmi(_top_ids(model, n, relevance), counts)
+
+
+def diversity(model: Any, n: int = 25, *, relevance: float | None = None) -> float:
+    """Share of different words among the topics' `n` top words: 1 where no two topics share one."""
+    return diversity_of(_top_ids(model, n, relevance))
+
+
+def _top_ids(model: Any, n: int, relevance: float | None) -> np.ndarray:
+    if relevance is None:
+        return np.argsort(-np.asarray(model.components_), axis=1, kind="stable")[:, :n]
+    if not isinstance(model, FittedTopics):
+        raise DataError(f"relevance is known of RobustLDA and LDA; got a {type(model).__name__}. Leave it out.")
+    return model._ranked(n, relevance)
+
+
+def npmi(best: np.ndarray, counts: sparse.csr_matrix) -> np.ndarray:
+    """Coherence of each row of word ids in the documents `counts`."""
+    used, places = np.unique(best, return_inverse=True)
+    present = counts.tocsc()[:, used].astype(bool).astype(np.float64)
+    together = np.asarray((present.T @ present).todense()) / max(counts.shape[0], 1)
+    result = np.full(len(best), np.nan)
+    a, b = np.triu_indices(best.shape[1], 1)
+    for k, row in enumerate(places.reshape(best.shape)):
+        joint, expected = together[row[a], row[b]], together[row[a], row[a]] * together[row[b], row[b]]
         value = np.full(len(joint), -1.0)
         some = (joint > 0) & (joint < 1)
         value[some] = np.log(joint[some] / expected[some]) / -np.log(joint[some])
         value[joint == 1] = 1.0
-        result[k] = value.mean() if len(value) else np.nan
+        if len(value):
+            result[k] = value.mean()
     return result

@@ -14,8 +14,34 @@ from sklearn.utils.validation import validate_data
 
 from robustly.errors import DataError, NotFittedError
 from robustly.result import persist
-from robustly.topics.corpus import Corpus, check_counts
-from robustly.topics.passes import Documents, Topics, Workers
+from robustly.topics.corpus import Corpus, as_corpus, check_counts
+from robustly.topics.overlap import diversity_of
+from robustly.topics.passes import Documents, Statistics, Topics, Workers
+from robustly.topics.summary import Summary, summarize
+
+# How much a topic's words are ranked by their probability there, the rest by how much larger it is than elsewhere
+# (Sievert & Shirley 2014 found .6 to serve readers best).
+RELEVANCE = 0.6
+
+
+def word_shares(topics: Topics, usage: np.ndarray | None) -> np.ndarray:
+    """(V, K) each topic's words: what the documents of the fit used of it where that is known, else its direction.
+
+    The two differ for words that come in bursts: a direction counts a burst little more than a single use.
+    """
+    direction = topics.eta / topics.eta.sum(axis=0, dtype=float)
+    if usage is None:
+        return np.asarray(direction, dtype=float)
+    used = usage + direction  # one word's worth of the direction, so that no word has nothing
+    return np.asarray(used / used.sum(axis=0, dtype=float), dtype=float)
+
+
+def ranked(shares: np.ndarray, sizes: np.ndarray, relevance: float, n: int) -> np.ndarray:
+    """(K, n) ids of each topic's words, the most relevant first; `sizes` are the topics' shares of the corpus."""
+    logs = np.log(shares)
+    if relevance < 1:
+        logs -= (1.0 - relevance) * np.log(shares @ (sizes / sizes.sum()))[:, None]
+    return np.argsort(-logs.T, axis=1, kind="stable")[:, :n]
 
 
 class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -31,20 +57,48 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     n_iter_: int
     n_features_in_: int
     vocabulary_: tuple[str, ...] | None
+    start_history_: list[float]
+    outcome_: str
+    _statistics: Statistics | None
+    _stream_seed: int
+    _seen: sparse.csr_matrix | None
+    _fitted_tokens: float
 
-    def _finish(self, documents: int) -> None:
+    def _finish(self, documents: int, evidence: float) -> None:
         topics = self._topics
         self.alpha_ = topics.alpha.astype(float)
         self.smoothing_ = topics.strength
-        self.evidence_ = self.history_[-1] if self.history_ else np.nan
+        self.evidence_ = float(evidence)
         self.documents_seen_ = documents
-        self._n_features_out = topics.size
+        self._n_features_out = self.n_topics_ = topics.size
         if topics.bursty:
             self.components_ = topics.eta.T
             self.burstiness_ = topics.eta.sum(axis=0, dtype=float)
         else:
             self.components_ = (topics.eta / topics.share).T
             self.burstiness_ = np.full(topics.size, np.inf)
+
+    def _describe(self, counts: sparse.csr_matrix, workers: Workers) -> None:
+        """What the documents of the fit use of the topics, and how these read."""
+        from robustly.topics.evaluate import npmi
+
+        documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
+        self._usage: np.ndarray | None = documents.usage(self._topics, workers)
+        heaviest = np.argsort(-self.components_, axis=1, kind="stable")
+        self.coherence_ = npmi(heaviest[:, :10], counts)
+        self.diversity_ = diversity_of(heaviest[:, :25])
+
+    def _ranked(self, n: int, relevance: float = RELEVANCE) -> np.ndarray:
+        return ranked(word_shares(self._topics, getattr(self, "_usage", None)), self.alpha_, relevance, n)
+
+    def word_shares(self) -> np.ndarray:
+        """(K, V) the words of each topic as the documents of the fit used them, a row summing to one.
+
+        A row of `components_` divided by its sum is the shared topic, in which a burst counts little more than a single
+        use; here each token counts. After `partial_fit` the two are the same.
+        """
+        self._check_fitted()
+        return word_shares(self._topics, getattr(self, "_usage", None)).T
 
     def transform(self, X: Any) -> np.ndarray:
         """Expected topic proportions, one row per document. A document without words gets the prior's."""
@@ -77,12 +131,23 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         return document_completion(self, self._read_new(X), random_state=0)
 
-    def top_words(self, vocabulary: Any = None, n: int = 10) -> list[list[str]]:
-        """The `n` heaviest words of each topic; `vocabulary` is optional if the fit saw one."""
+    def top_words(self, vocabulary: Any = None, n: int = 10, *, relevance: float = RELEVANCE) -> list[list[str]]:
+        r"""The `n` words that tell most of each topic; `vocabulary` is optional if the fit saw one.
+
+        Words are ranked by :math:`\lambda \log p(w \mid k) + (1 - \lambda) \log\frac{p(w \mid k)}{p(w)}` with
+        :math:`\lambda` the `relevance`: 1 ranks by probability alone, and then words that are common everywhere lead
+        many topics; 0 by how much more likely the word is than elsewhere.
+        """
         self._check_fitted()
+        if not 0 <= relevance <= 1:
+            raise DataError(f"relevance is a number from 0 to 1; got {relevance!r}.")
         known = self._vocabulary(vocabulary)
-        best = np.argsort(-self.components_, axis=1, kind="stable")[:, : max(0, n)]
-        return [[str(known[i]) for i in row] for row in best]
+        return [[str(known[i]) for i in row] for row in self._ranked(max(0, n), relevance)]
+
+    def summary(self, vocabulary: Any = None, n: int = 8) -> Summary:
+        """A table of the topics, the most used first: share, burstiness, coherence and top words; prints as text."""
+        self._check_fitted()
+        return summarize(self, self.top_words(self._vocabulary(vocabulary, fallback=True), n))
 
     def bursts(self, document: Any, vocabulary: Any = None) -> pd.DataFrame:
         """Which words of a document are bursts: how often each is there, and how often the topics would have it.
@@ -128,19 +193,32 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             "model": type(self).__name__,
             "parameters": plain,
             "history": [float(value) for value in self.history_],
+            "start_history": [float(value) for value in self.start_history_],
             "validation": [float(value) for value in self.validation_],
+            "evidence": self.evidence_,
+            "outcome": self.outcome_,
             "n_iter": self.n_iter_,
             "documents_seen": self.documents_seen_,
             "strength": topics.strength,
+            "stream_seed": self._stream_seed,
+            "fitted_tokens": self._fitted_tokens,
             "vocabulary": list(self.vocabulary_) if self.vocabulary_ is not None else None,
             "names": list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None,
         }
         arrays = {name: getattr(topics, name) for name in ("eta", "total", "alpha", "share", "floor")}
+        if hasattr(self, "coherence_"):
+            meta["diversity"], arrays["coherence"] = self.diversity_, self.coherence_
+            if self._usage is not None:
+                arrays["usage"] = self._usage
+        if self._statistics is not None:  # a stream goes on from its sums, which the topics alone do not give back
+            sums = vars(self._statistics)
+            arrays |= {name: value for name, value in sums.items() if isinstance(value, np.ndarray)}
+            meta["stream"] = {name: value for name, value in sums.items() if not isinstance(value, np.ndarray)}
+        if self._seen is not None:
+            arrays |= {f"seen_{name}": getattr(self._seen, name) for name in ("data", "indices", "indptr")}
         return persist.write(path, "topics", meta, arrays)
 
-    def _read(self, X: Any, *, reset: bool) -> sparse.csr_matrix:
-        if reset:
-            self.vocabulary_ = X.vocabulary if isinstance(X, Corpus) else None
+    def _read_counts(self, X: Any) -> sparse.csr_matrix:
         counts = check_counts(X, allow_fractional=self.allow_fractional)
         if counts.shape[0] == 0:
             raise DataError(
@@ -150,12 +228,29 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             raise DataError(
                 f"0 feature(s) (shape={counts.shape}) while a minimum of 1 is required. The vocabulary is empty."
             )
+        return counts
+
+    def _names_of(self, X: Any) -> Any:
+        return X.vocabulary if isinstance(X, Corpus) else getattr(X, "columns", None)
+
+    def _read(self, X: Any, *, reset: bool) -> sparse.csr_matrix:
+        X = as_corpus(X, None if reset else self._known_words())
+        counts = self._read_counts(X)
         validate_data(self, counts if isinstance(X, Corpus) else X, reset=reset, skip_check_array=True)
+        if reset:
+            self.vocabulary_ = X.vocabulary if isinstance(X, Corpus) else None
         return counts
 
     def _read_new(self, X: Any) -> sparse.csr_matrix:
         self._check_fitted()
         return self._read(X, reset=False)
+
+    def _known_words(self) -> Any:
+        """The vocabulary of the fit; without names, one that says how many words there are."""
+        names = getattr(self, "vocabulary_", None)
+        if names is None:
+            names = getattr(self, "feature_names_in_", None)
+        return range(self.n_features_in_) if names is None and hasattr(self, "n_features_in_") else names
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "_topics"):

@@ -49,8 +49,8 @@ def _pair(eta, a, expected):
 
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
-def _compositions(eta, a, count, g, power, expected, tables):
-    """Expected counts (or Minka's statistic if `tables`) of a word seen `count` times; returns log g_count."""
+def _compositions(eta, a, count, g, power, expected, statistic):
+    """Expected counts (or Minka's if `statistic`) of a word seen `count` times; returns log g_count."""
     largest = a.dtype.type(0)
     total = a.dtype.type(0)
     for k in range(a.size):
@@ -79,7 +79,7 @@ def _compositions(eta, a, count, g, power, expected, tables):
         expected[k] = 0
     for j in range(count, 0, -1):
         part = g[count - j] / g[count]
-        if tables:
+        if statistic:
             part /= j
         term = a.dtype.type(part)
         for k in range(a.size):
@@ -90,7 +90,7 @@ def _compositions(eta, a, count, g, power, expected, tables):
 
 
 @compiled()
-def _long_burst(eta, a, count, expected, tables):
+def _long_burst(eta, a, count, expected, statistic):
     r"""The same for a count too large, or not whole, to sum over.
 
     Where η is small beside the count, all its tokens are taken to be in one topic; where it is not, tokens are
@@ -132,7 +132,7 @@ def _long_burst(eta, a, count, expected, tables):
         scale = count / total
     for k in range(a.size):
         expected[k] *= scale
-        if tables:
+        if statistic:
             expected[k] *= eta[k] * psi_gap(eta[k], count) / count
     return math.log(alone) + top - math.lgamma(count + 1.0)
 
@@ -197,7 +197,7 @@ def _sweep(counts, rows, alpha, total, bursty, n, out, scratch, g):
 def _statistic(counts, rows, alpha, total, n, out, scratch, g):
     """Turn one document's expected counts into Minka's statistic. A word seen once has the two equal."""
     number = n.dtype.type
-    a, tables, power = scratch[0], scratch[1], scratch[2]
+    a, table_counts, power = scratch[0], scratch[1], scratch[2]
     for j in range(counts.size):
         count = counts[j]
         if count == number(1):
@@ -208,11 +208,11 @@ def _statistic(counts, rows, alpha, total, n, out, scratch, g):
             rest = max(n[k] - out[j, k] * own, number(0))
             a[k] = (alpha[k] + rest) / (total[k] + rest)
         if _is_exact(count):
-            _compositions(eta, a, int(count), g, power, tables, True)
+            _compositions(eta, a, int(count), g, power, table_counts, True)
         else:
-            _long_burst(eta, a, count, tables, True)
+            _long_burst(eta, a, count, table_counts, True)
         for k in range(n.size):
-            out[j, k] = tables[k]
+            out[j, k] = table_counts[k]
 
 
 @compiled()
@@ -255,7 +255,7 @@ def collapsed(
     statistic,
     out,
     evidence,
-    alpha_tables,
+    alpha_table_counts,
     total_terms,
 ):
     r"""The E-step for documents ``first:last``.
@@ -271,7 +271,7 @@ def collapsed(
     state : expected tokens per document and topic (D, K), read if `warm`, always written
     out : (pairs of the block, K): Minka's statistic if `statistic`, else expected counts
     evidence : (D,) log probability of each word given the rest of its document, summed over words
-    alpha_tables, total_terms : (K,) sums over the block for the updates of α and Σ_w η, added to
+    alpha_table_counts, total_terms : (K,) sums over the block for the updates of α and Σ_w η, added to
     """
     number = eta.dtype.type
     size = eta.shape[1]
@@ -339,7 +339,7 @@ def collapsed(
             # n is an expectation. Its chance to be nothing at all matters where α is small (Teh et al. 2007).
             present = 1.0 - absent[k]
             if present > 1e-10:
-                alpha_tables[k] += present * alpha[k] * psi_gap(alpha[k], n[k] / present)
+                alpha_table_counts[k] += present * alpha[k] * psi_gap(alpha[k], n[k] / present)
             if bursty:
                 total_terms[k] += psi_gap(total[k], n[k])
         if bursty:
@@ -352,10 +352,10 @@ def collapsed(
 
 
 @compiled()
-def gather(first, last, words, word_starts, order, block, tables):
+def gather(first, last, words, word_starts, order, block, table_counts):
     """Add a block's statistic to its words number ``first:last``, each in the order of its documents."""
     for i in range(first, last):
-        target = tables[words[i]]
+        target = table_counts[words[i]]
         for j in range(word_starts[i], word_starts[i + 1]):
             row = block[order[j]]
             for k in range(row.size):
@@ -363,16 +363,16 @@ def gather(first, last, words, word_starts, order, block, tables):
 
 
 @compiled()
-def smoothing_terms(first, last, tables, prior, drawn, out):
+def smoothing_terms(first, last, table_counts, prior, drawn, out):
     """Words' parts of Minka's update of the topics' prior, from draws or from expected counts.
 
-    Of the latter many are a small chance of one. ``out[w]``, for words ``first:last``, is how many of the word's tables
-    in the topics are due to the prior.
+    Of the latter many are a small chance of one. ``out[w]``, for words ``first:last``, is how many of the word's
+    expected table counts in the topics are due to the prior.
     """
     for w in range(first, last):
         total = 0.0
-        for k in range(tables.shape[1]):
-            count = tables[w, k]
+        for k in range(table_counts.shape[1]):
+            count = table_counts[w, k]
             if count > 1e-10:
                 present = 1.0 if drawn else -math.expm1(-count)
                 total += present * prior[w] * psi_gap(prior[w], count / present)

@@ -2,28 +2,26 @@ r"""Topic models as estimators: robust LDA, whose topics bend from document to d
 
 from __future__ import annotations
 
-import sys
 import warnings
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from scipy import sparse
 from sklearn.utils import check_random_state
 
 from robustly.errors import ConvergenceWarning, DataError, FitError
+from robustly.topics import checkpoints, fitting, stream
+from robustly.topics.corpus import as_corpus
 from robustly.topics.fitted import FittedTopics
-from robustly.topics.passes import LONGER_STEP, UNSEEN, Documents, Statistics, Topics, Workers, make_topics, update
+from robustly.topics.merging import most_topics
+from robustly.topics.overlap import warn_of_copies
+from robustly.topics.passes import Documents, Statistics, Topics, Workers
+from robustly.topics.progress import Progress
+from robustly.topics.seeds import seed_counts
 from robustly.topics.settings import check_settings
 
-START_CONCENTRATION = 100.0
-START_SMOOTHING = 100.0
-# The first passes sort words into topics; α fitted before that settles on topics that do not exist yet.
-PASSES_BEFORE_ALPHA = 2
-PASSES_BEFORE_MEANFIELD = 15
+STATISTICS = ("table_counts", "total_terms", "alpha_table_counts")
 
 
 class _TopicModel(FittedTopics):
@@ -31,18 +29,21 @@ class _TopicModel(FittedTopics):
 
     def __init__(
         self,
-        n_components: int = 10,
+        n_components: int | str = 10,
         *,
         inference: str = "collapsed",
         alpha: float | None = None,
         fit_alpha: bool = True,
         smoothing: float | None = None,
+        seeds: Any = None,
         max_iter: int = 100,
         tol: float = 5e-4,
         sweeps: int = 3,
-        draws: int = 100,
+        draws: int | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
+        warm_start: bool = False,
+        checkpoint: Any = None,
         validation_fraction: float | None = None,
         learning_decay: float = 0.7,
         learning_offset: float = 1.0,
@@ -55,12 +56,15 @@ class _TopicModel(FittedTopics):
         self.alpha = alpha
         self.fit_alpha = fit_alpha
         self.smoothing = smoothing
+        self.seeds = seeds
         self.max_iter = max_iter
         self.tol = tol
         self.sweeps = sweeps
         self.draws = draws
         self.n_jobs = n_jobs
         self.random_state = random_state
+        self.warm_start = warm_start
+        self.checkpoint = checkpoint
         self.validation_fraction = validation_fraction
         self.learning_decay = learning_decay
         self.learning_offset = learning_offset
@@ -69,169 +73,177 @@ class _TopicModel(FittedTopics):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Any:
-        """Fit the topics to documents × words counts: a sparse matrix, an array, a frame or a :class:`Corpus`."""
+        """Fit the topics to documents × words counts: a sparse matrix, an array, a frame or a :class:`Corpus`.
+
+        Interrupted (Ctrl-C), the model is what it was before. With `checkpoint` the passes made so far are kept in that
+        file, and the next `fit` of the same documents goes on from there to the same topics.
+        """
         check_settings(self)
-        counts = self._read(X, reset=True)
+        X = as_corpus(X)
+        was = self._topics if self.warm_start and hasattr(self, "_topics") else None
+        counts, names = self._read_counts(X), self._names_of(X)
         if counts.nnz == 0:
             raise DataError(f"no document of the {counts.shape[0]} has a word in it. Check the vectoriser or the file.")
         random = check_random_state(self.random_state)
-        held = None
+        whole, validate = counts, None
         if self.validation_fraction is not None:
             counts, held = self._hold_out(counts, random)
-        documents = Documents(counts, self.n_components, self._dtype())
-        self._topics = self._start(counts, random)
-        base: np.ndarray | None = None
-        smoothing, length = self._smoothing(), LONGER_STEP
-        self.history_: list[float] = []
-        self.validation_: list[float] = []
-        converged = False
-        with Workers(self.n_jobs) as workers, self._progress() as bar:
-            if self.inference == "meanfield":
-                # Held where the start left it, the prior cannot make bound plus log prior fall.
-                self._topics = self._collapsed_start(counts, workers)
-                base = self._topics.floor / self._topics.floor.sum()
-                smoothing, length = self._topics.strength if smoothing is None else smoothing, 1.0
-            task = bar.add_task(type(self).__name__, total=self.max_iter, note="") if bar else None
-            for step in range(self.max_iter):
-                found = self._collect(documents, workers)
-                self.history_.append((found.evidence + self._log_prior(base, smoothing)) / found.words)
-                fit_alpha = self.fit_alpha and step >= PASSES_BEFORE_ALPHA
-                self._topics = update(self._topics, found, workers, smoothing, fit_alpha, base, length)
-                if bar and task is not None:
-                    bar.update(task, advance=1, note=f"{self.history_[-1]:.4f} per word")
-                if held is not None and step % 5 == 4:
-                    self.validation_.append(self._validate(held))
-                if self._settled():
-                    converged = True
-                    break
-            if self.draws and self.n_components > 1 and self.inference == "collapsed":
-                self._topics = self._average_draws(documents, workers, random, bar)
-        self.n_iter_ = len(self.history_)
+            validate = self._validator(held)
+        plan = self._plan(counts, random)
+        with Workers(self.n_jobs) as workers, Progress(type(self).__name__, self.verbose) as progress:
+            start = fitting.shaken_start(counts, plan, random) if was is None else self._continued(was, counts, plan)
+            seeds = seed_counts(self.seeds, names, counts.shape[1], plan.size)
+            run = fitting.Run(plan, counts, start, workers, seeds, validate)
+            checkpoints.restore(self.checkpoint, run)
+            while not run.done:
+                run.step()
+                progress.show(run)
+                checkpoints.keep(self.checkpoint, run)
+            self._read(X, reset=True)
+            self._adopt(run, whole, workers)
+        checkpoints.remove(self.checkpoint)
+        self._tell(run)
+        return self
+
+    def _adopt(self, run: fitting.Run, counts: sparse.csr_matrix, workers: Workers) -> None:
+        self._topics, evidence = run.result()
+        drawn = [value for value in run.drawn_history if np.isfinite(value)]
+        self.history_ = [*drawn, evidence] if drawn else run.history
+        self.start_history_ = run.history if drawn else []
+        self.validation_ = run.validation
+        self.outcome_ = run.outcome
+        self.n_iter_ = len(run.history)
         self._statistics: Statistics | None = None
-        self._finish(int(counts.shape[0]))
-        if not converged and self.tol > 0:
-            last = abs(self.history_[-1] - self.history_[-2]) if self.n_iter_ > 1 else np.inf
+        self._stream_seed, self._seen, self._fitted_tokens = run.plan.seed, None, float(counts.sum())
+        self._finish(int(counts.shape[0]), evidence)
+        self._describe(run.sample(counts), workers)
+
+    def _tell(self, run: fitting.Run) -> None:
+        if run.outcome == "max_iter" and self.tol > 0:
+            last = abs(run.history[-1] - run.history[-2]) if len(run.history) > 1 else np.inf
             warnings.warn(
                 f"max_iter: {self.max_iter} passes were not enough; the evidence per word still moved by {last:.1e} in "
                 f"the last one (tol is {self.tol:g}). Raise max_iter or tol; tol=0 asks for max_iter passes.",
                 ConvergenceWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
-        return self
+        warn_of_copies(self._topics, stacklevel=3)
+
+    def _plan(self, counts: sparse.csr_matrix, random: np.random.RandomState) -> fitting.Plan:
+        auto = self.n_components == "auto"
+        return fitting.Plan(
+            size=most_topics(counts) if auto else int(self.n_components),
+            bursty=self._bursty,
+            inference=self.inference,
+            alpha=0.1 if self.alpha is None else float(self.alpha),
+            fit_alpha=self.fit_alpha,
+            smoothing=self._smoothing(),
+            max_iter=self.max_iter,
+            tol=float(self.tol),
+            sweeps=self.sweeps,
+            draws=fitting.default_draws(counts) if self.draws is None else int(self.draws),
+            dtype=self._dtype(),
+            seed=int(random.randint(2**31)),
+            validated=self.validation_fraction is not None,
+            joins=auto,
+        )
+
+    def _continued(self, was: Topics, counts: sparse.csr_matrix, plan: fitting.Plan) -> Topics:
+        if was.eta.shape != (counts.shape[1], plan.size):
+            raise FitError(
+                f"warm_start goes on from {was.size} topics over {was.eta.shape[0]} words, and this fit has {plan.size} "
+                f"over {counts.shape[1]}. Use the same words and n_components, or warm_start=False."
+            )
+        return was.astype(plan.dtype)
 
     def partial_fit(self, X: Any, y: Any = None) -> Any:
         """Learn from one more batch of documents, each batch counting a little less than the one before.
 
         The statistics of batch t enter with the rate ``(learning_offset + t) ** -learning_decay``, scaled to
-        `total_samples` documents (those seen so far if None). After `fit`, it goes on from the fitted topics.
+        `total_samples` documents (those seen so far if None). After `fit`, it goes on from the fitted topics. A stream
+        that is still short (half a million tokens) is kept and fitted anew whenever it has grown by a quarter. A model
+        saved between two batches and loaded again goes on to the same topics.
         """
         check_settings(self)
         if self.inference != "collapsed":
             raise FitError('partial_fit needs inference="collapsed"; mean-field fits need all documents at once.')
         fresh = not hasattr(self, "_topics")
         counts = self._read(X, reset=fresh)
-        if fresh:
-            self._topics = self._start(counts, check_random_state(self.random_state))
-            self.history_, self.validation_ = [], []
-            self.n_iter_, self.documents_seen_, self._statistics = 0, 0, None
-        self.documents_seen_ += int(counts.shape[0])
-        if counts.nnz:
-            documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
-            # The rate falls with batches of its own, so that a fit continued online is not overrun by its first batch.
-            rate = min(1.0, (self.learning_offset + self.n_iter_) ** -self.learning_decay)
-            scale = max(self.total_samples or 0, self.documents_seen_) / counts.shape[0]
-            with Workers(self.n_jobs) as workers:
-                # Nothing is remembered of a first visit, so a few sweeps more than in a fit.
-                new = documents.collect(self._topics, workers, max(self.sweeps, 10), 1e-3)
-                old = self._statistics or self._restored_statistics(new)
-                blended = old.blend(new, rate, scale)
-                self._topics = update(
-                    self._topics, blended, workers, self._smoothing(), self.fit_alpha and self.n_iter_ > 0
-                )
-            self._statistics = blended
-            self.history_.append(new.evidence / new.words)
-        self.n_iter_ += 1
-        self._finish(self.documents_seen_)
+        if fresh and not counts.nnz:
+            raise DataError(
+                f"no document of the first batch of {counts.shape[0]} has a word in it. Begin with a batch that has."
+            )
+        seen = int(counts.shape[0]) + (0 if fresh else self.documents_seen_)
+        with Workers(self.n_jobs) as workers:
+            if fresh:
+                self._fit_stream(counts, workers, None)
+            elif counts.nnz:
+                self._remember(counts)
+                if self._seen is not None and self._seen.sum() >= stream.REFIT_GROWTH * self._fitted_tokens:
+                    self._fit_stream(self._seen, workers, self._topics)
+                else:
+                    self._follow_stream(counts, workers, seen)
+        self.n_iter_ = 1 if fresh else self.n_iter_ + 1
+        self._finish(seen, self.history_[-1])
         return self
 
-    def _restored_statistics(self, new: Statistics) -> Statistics:
-        """The sums that the present topics stand for; before the first batch, nothing, and the first batch decides."""
-        if self.n_iter_ == 0:
-            zero = np.zeros_like(new.tables)
-            size = self._topics.size
-            return Statistics(zero, np.zeros(size), np.zeros(size), 0.0, 0.0, 0.0, 0)
+    def _fit_stream(self, counts: sparse.csr_matrix, workers: Workers, was: Topics | None) -> None:
+        """Fit what was seen so far as a corpus of its own: the first batch, and all of a stream that is still short."""
+        if was is None:
+            random = check_random_state(self.random_state)
+            plan = self._plan(counts, random)
+            start = fitting.shaken_start(counts, plan, random)
+            self.history_, self.validation_, self.start_history_, self.outcome_ = [], [], [], "stream"
+            self._seen, self._stream_seed = counts, plan.seed
+        else:
+            seed = int(np.random.SeedSequence((self._stream_seed, self.n_iter_)).generate_state(1)[0])
+            plan = replace(self._plan(counts, np.random.RandomState(seed)), size=was.size, joins=False)
+            start = was
+        run = fitting.Run(plan, counts, start, workers)
+        while not run.done:
+            run.step()
+        self._topics, evidence = run.result()
+        self.history_.append(evidence)
+        self._statistics, self._usage, self._fitted_tokens = None, None, float(counts.sum())
+
+    def _remember(self, counts: sparse.csr_matrix) -> None:
+        """Keep the documents while the stream is short."""
+        if self._seen is not None:
+            self._seen = sparse.vstack([self._seen, counts], format="csr")
+            if self._seen.sum() > stream.SHORT_STREAM:
+                self._seen = None
+
+    def _follow_stream(self, counts: sparse.csr_matrix, workers: Workers, seen: int) -> None:
+        documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
+        # The rate falls with batches of its own, so that a fit continued online is not overrun by its first batch.
+        rate = min(1.0, (self.learning_offset + self.n_iter_) ** -self.learning_decay)
+        scale = max(self.total_samples or 0, seen) / counts.shape[0]
+
+        def seed(number: int) -> np.uint64:
+            return np.random.SeedSequence((self._stream_seed, self.n_iter_, number)).generate_state(1, np.uint64)[0]
+
+        drawn = self.draws != 0 and self._topics.size > 1
+        batch = stream.read_batch(documents, self._topics, workers, seed, self.sweeps, drawn)
+        old = self._statistics or self._restored_statistics(batch.statistics, max(self.total_samples or 0, seen))
+        blended = old.blend(batch.statistics, rate, scale)
+        self._topics = stream.follow(
+            self._topics, blended, batch, rate, workers, self._smoothing(), self.fit_alpha and self.n_iter_ > 0
+        )
+        self._statistics, self._usage = blended, None
+        self.history_.append(batch.evidence)
+
+    def _restored_statistics(self, new: Statistics, documents: float) -> Statistics:
+        """The sums that the present topics stand for, as if of so many documents."""
         topics = self._topics
         share = topics.share.astype(float)
-        tables = np.maximum(topics.eta / share - topics.floor[:, None].astype(float), 0.0)
-        terms = tables.sum(axis=0) / np.maximum(topics.total.astype(float), 1e-30)
-        alpha_terms = new.alpha_terms * self.documents_seen_ / max(new.documents, 1)
-        return Statistics(tables, terms, topics.alpha * alpha_terms, alpha_terms, 0.0, 0.0, 0)
-
-    def _collect(self, documents: Documents, workers: Workers) -> Statistics:
-        if self.inference == "meanfield":
-            return documents.collect_meanfield(self._topics, workers, 20, 1e-4)
-        return documents.collect(self._topics, workers, self.sweeps, 0.0)
-
-    def _start(self, counts: sparse.csr_matrix, random: np.random.RandomState) -> Topics:
-        """Topics that are the corpus with each word's weight shaken at random."""
-        words, size = counts.shape[1], self.n_components
-        base = np.maximum(np.asarray(counts.sum(axis=0), dtype=float).ravel(), UNSEEN)
-        shaken = base[:, None] * (random.standard_gamma(1.0, (words, size)) if size > 1 else np.ones((words, 1)))
-        alpha = np.full(size, 0.1 if self.alpha is None else float(self.alpha))
-        total = np.full(size, START_CONCENTRATION)
-        fixed = self._smoothing()
-        strength = START_SMOOTHING if fixed is None else fixed
-        topics = make_topics(shaken, base / base.sum(), 1.0, total, alpha, self._bursty, self._dtype())
-        return replace(topics, strength=strength)
-
-    def _collapsed_start(self, counts: sparse.csr_matrix, workers: Workers) -> Topics:
-        """Mean field commits to whatever its first topics say, so it is given topics that say something."""
-        documents = Documents(counts, self.n_components, self._dtype())
-        topics = replace(self._topics, strength=START_SMOOTHING)
-        for step in range(PASSES_BEFORE_MEANFIELD):
-            found = documents.collect(topics, workers, self.sweeps, 0.0)
-            topics = update(topics, found, workers, None, self.fit_alpha and step >= PASSES_BEFORE_ALPHA)
-        return topics
-
-    def _average_draws(self, documents: Documents, workers: Workers, random: np.random.RandomState, bar: Any) -> Topics:
-        """Topics averaged over the second half of `draws` passes, which start at the topics that were fitted."""
-        task = bar.add_task("draws", total=self.draws, note="") if bar else None
-        topics = self._topics
-        kept = self.draws - self.draws // 2
-        tables, floor = np.zeros(topics.eta.shape), np.zeros(len(topics.eta))
-        alpha, log_total = np.zeros(topics.size), np.zeros(topics.size)
-        for step in range(self.draws):
-            found = documents.collect_drawn(topics, workers, random.randint(2**63, dtype=np.uint64))
-            topics = update(topics, found, workers, self._smoothing(), self.fit_alpha)
-            if step >= self.draws - kept:
-                tables += found.tables / kept
-                floor += topics.floor / kept
-                alpha += topics.alpha / kept
-                log_total += np.log(topics.total) / kept
-            if bar and task is not None:
-                bar.update(task, advance=1)
-        strength = float(floor.sum())
-        base = floor / strength if strength > 0 else np.full_like(floor, 1 / len(floor))
-        return make_topics(tables, base, strength, np.exp(log_total), alpha, topics.bursty, topics.eta.dtype)
+        scale = documents / max(self.documents_seen_, 1)
+        table_counts = scale * np.maximum(topics.eta / share - topics.floor[:, None].astype(float), 0.0)
+        terms = table_counts.sum(axis=0) / np.maximum(topics.total.astype(float), 1e-30)
+        alpha_terms = new.alpha_terms * documents / max(new.documents, 1)
+        return Statistics(table_counts, terms, topics.alpha * alpha_terms, alpha_terms, 0.0, 0.0, 0, new.drawn)
 
     def _smoothing(self) -> float | None:
         return None if self.smoothing is None else float(self.smoothing)
-
-    def _log_prior(self, base: np.ndarray | None, strength: float | None) -> float:
-        if base is None or not strength:
-            return 0.0
-        direction = self._topics.eta / self._topics.eta.sum(axis=0)
-        return strength * float(base @ np.log(direction).sum(axis=1))
-
-    def _settled(self) -> bool:
-        """Two passes running that moved the evidence by less than `tol`, or two looks at held-out documents."""
-        if self.tol <= 0:
-            return False
-        if self.validation_fraction is not None:
-            recent = np.array(self.validation_[-3:])
-            return len(recent) == 3 and len(self.history_) % 5 == 0 and recent[1:].max() < recent[0] + self.tol
-        recent = np.array(self.history_[-3:])
-        return len(recent) == 3 and bool((np.abs(np.diff(recent)) < self.tol).all())
 
     def _hold_out(self, counts: sparse.csr_matrix, random: np.random.RandomState) -> tuple[Any, Any]:
         from robustly.topics.evaluate import split_documents
@@ -244,25 +256,14 @@ class _TopicModel(FittedTopics):
         order = random.permutation(counts.shape[0])
         return counts[np.sort(order[number:])], split_documents(counts[np.sort(order[:number])], random)
 
-    def _validate(self, held: Any) -> float:
-        from robustly.topics.evaluate import document_completion
+    def _validator(self, held: Any) -> Any:
+        from robustly.topics.evaluate import complete_halves
 
-        return document_completion(self, observed=held.observed, held_out=held.held_out)
+        return lambda topics: float(complete_halves(topics, held, self.n_jobs).sum() / held.held_out.sum())
 
     def _dtype(self) -> Any:
         # One topic is maximum likelihood, and a bound has to climb to the last digit; both get double precision.
         return np.float64 if self.n_components == 1 or self.inference == "meanfield" else np.float32
-
-    def _progress(self) -> Any:
-        if self.verbose == 0 or not sys.stderr.isatty():
-            return nullcontext()
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
-        )
-        return Progress(*columns, console=Console(stderr=True), transient=True)
 
 
 class RobustLDA(_TopicModel):
@@ -278,22 +279,28 @@ class RobustLDA(_TopicModel):
 
     Parameters
     ----------
-    n_components : number of topics, K
+    n_components : number of topics, K; "auto" begins with up to 100 and joins those that are one topic in two, or have
+        nothing; `n_topics_` is what is left (see :mod:`robustly.topics.merging`)
     inference : "collapsed" (default) integrates topics and proportions out and follows expected counts; "meanfield" is
         Wang & Blei's Algorithm 2, slower, with a bound that never falls
     alpha : where the proportions' concentrations start (0.1); fitted, one per topic, unless ``fit_alpha=False``
     smoothing : strength of the topics' prior, in words; None fits it (mean field: in its collapsed start, then held)
-    max_iter, tol : passes, and the change of evidence per word below which two in a row end the fit; ``tol=0`` makes
-        `max_iter` passes
-    sweeps : visits of a document in each pass
+    seeds : words to begin topics with: a list of lists of words (or word ids), one list for each of the first topics, or
+        a dict from topic to words. They weigh in their topic's prior; the documents may still outweigh them
+    max_iter, tol : passes with expected counts, and the change of evidence per word below which two in a row end them.
+        Before draws 20 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
+    sweeps : visits of a document in each of these passes
     draws : passes after these in which each token's topic is drawn rather than expected; the topics are the average over
-        their second half. 0 leaves them out, as mean field does: faster, and with many topics predicts less well
+        their second half. None makes 100, up to 300 the shorter the documents are. 0 leaves them out, as mean field
+        does: the topics are then those of best evidence on the way
     n_jobs : threads; None or -1 takes all cores. The answer does not depend on it
-    random_state : seed of the start
+    random_state : seed of the start and the draws
+    warm_start : begin `fit` at the topics of the last one
+    checkpoint : a file in which passes are kept while the fit goes on; see :meth:`fit`
     validation_fraction : hold out this share of documents and stop when their completion no longer improves by `tol`
     learning_decay, learning_offset, total_samples : for `partial_fit`
     allow_fractional : take counts that are not whole, with approximate updates
-    verbose : None shows a progress bar on a terminal; 0 never
+    verbose : None shows a progress bar on a terminal; 1 does so in notebooks too, and writes lines elsewhere; 0 nothing
 
     Attributes
     ----------
@@ -301,9 +308,13 @@ class RobustLDA(_TopicModel):
     burstiness_ : (K,) :math:`\sum_w \eta_{kw}`: the smaller, the more documents bend the topic; in the thousands, it is
         the same everywhere and the model is plain LDA
     alpha_, smoothing_ : the fitted concentrations of the proportions and strength of the topics' prior
-    evidence_, history_ : per word, last and by pass, before the draws. Collapsed: mean log p(word | the other words of
-        its document), the document's own part left out of the topics. Mean field: the bound plus the topics' log prior
-    n_iter_ : passes made, without the draws
+    evidence_, history_ : mean log p(token | all other tokens and their topics), of the topics in the end and by pass of
+        draws; the end is never below the way there. ``start_history_`` has the passes before the draws and ``draws=0``
+        these alone, with log p(word | the other words of its document). Mean field: the bound plus the topics' log prior
+    n_topics_ : the number of topics fitted
+    coherence_, diversity_ : NPMI of each topic's ten top words in the documents of the fit; share of different words
+        among the topics' 25 top words
+    n_iter_, outcome_ : passes made, without the draws, and why they ended
 
     Example
     -------
@@ -332,28 +343,34 @@ class LDA(_TopicModel):
 
     Parameters
     ----------
-    n_components : number of topics, K
+    n_components : number of topics, K; "auto" begins with up to 100 and joins those that are one topic in two, or have
+        nothing; `n_topics_` is what is left (see :mod:`robustly.topics.merging`)
     inference : "collapsed" (default) integrates topics and proportions out and follows expected counts; "meanfield" is
         Wang & Blei's Algorithm 2, slower, with a bound that never falls
     alpha : where the proportions' concentrations start (0.1); fitted, one per topic, unless ``fit_alpha=False``
     smoothing : strength of the topics' prior, in words; None fits it (mean field: in its collapsed start, then held)
-    max_iter, tol : passes, and the change of evidence per word below which two in a row end the fit; ``tol=0`` makes
-        `max_iter` passes
-    sweeps : visits of a document in each pass
+    seeds : words to begin topics with: a list of lists of words (or word ids), one list for each of the first topics, or
+        a dict from topic to words. They weigh in their topic's prior; the documents may still outweigh them
+    max_iter, tol : passes with expected counts, and the change of evidence per word below which two in a row end them.
+        Before draws 20 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
+    sweeps : visits of a document in each of these passes
     draws : passes after these in which each token's topic is drawn rather than expected; the topics are the average over
-        their second half. 0 leaves them out, as mean field does: faster, and with many topics predicts less well
+        their second half. None makes 100, up to 300 the shorter the documents are. 0 leaves them out, as mean field
+        does: the topics are then those of best evidence on the way
     n_jobs : threads; None or -1 takes all cores. The answer does not depend on it
-    random_state : seed of the start
+    random_state : seed of the start and the draws
+    warm_start : begin `fit` at the topics of the last one
+    checkpoint : a file in which passes are kept while the fit goes on; see :meth:`fit`
     validation_fraction : hold out this share of documents and stop when their completion no longer improves by `tol`
     learning_decay, learning_offset, total_samples : for `partial_fit`
     allow_fractional : take counts that are not whole, with approximate updates
-    verbose : None shows a progress bar on a terminal; 0 never
+    verbose : None shows a progress bar on a terminal; 1 does so in notebooks too, and writes lines elsewhere; 0 nothing
 
     Attributes
     ----------
     components_ : (K, V) expected words of each topic, smoothing included; a row divided by its sum is the topic
     burstiness_ : (K,) infinite
-    alpha_, smoothing_, evidence_, history_, n_iter_ : as in :class:`RobustLDA`
+    alpha_, smoothing_, evidence_, history_, coherence_, diversity_, n_iter_, outcome_ : as in :class:`RobustLDA`
 
     Example
     -------
@@ -379,12 +396,27 @@ def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> _TopicMod
     """Rebuild a saved model."""
     model = _MODELS[meta["model"]](**meta["parameters"])
     check_settings(model)
-    model._topics = Topics(bursty=model._bursty, strength=meta["strength"], **arrays)
+    kept = {name: arrays[name] for name in ("eta", "total", "alpha", "share", "floor")}
+    model._topics = Topics(bursty=model._bursty, strength=meta["strength"], **kept)
     model.n_features_in_ = len(arrays["eta"])
     model.vocabulary_ = tuple(meta["vocabulary"]) if meta["vocabulary"] is not None else None
     if meta["names"] is not None:
         model.feature_names_in_ = np.array(meta["names"], dtype=object)
     model.history_, model.validation_ = meta["history"], meta["validation"]
-    model.n_iter_, model._statistics = meta["n_iter"], None
-    model._finish(meta["documents_seen"])
+    model.start_history_, model.outcome_ = meta.get("start_history", []), meta.get("outcome", "")
+    model.n_iter_, model._stream_seed = meta["n_iter"], meta.get("stream_seed", 0)
+    model._seen, model._fitted_tokens = None, meta.get("fitted_tokens", 0.0)
+    if "seen_data" in arrays:
+        parts = tuple(arrays[f"seen_{name}"] for name in ("data", "indices", "indptr"))
+        model._seen = sparse.csr_matrix(parts, shape=(len(parts[2]) - 1, model.n_features_in_))
+    sums = meta.get("stream")
+    model._statistics = None
+    if sums is not None:
+        table_counts, total_terms, alpha_counts = (arrays[name] for name in STATISTICS)
+        model._statistics = Statistics(table_counts, total_terms, alpha_counts, **sums)
+    evidence = meta.get("evidence", model.history_[-1] if model.history_ else np.nan)
+    model._finish(meta["documents_seen"], evidence)
+    if "coherence" in arrays:
+        model.coherence_, model.diversity_ = arrays["coherence"], meta["diversity"]
+        model._usage = arrays.get("usage")
     return model

@@ -41,9 +41,9 @@ def mean_field(
     tol,
     statistic,
     out,
-    tables,
+    table_counts,
     bound,
-    alpha_tables,
+    alpha_table_counts,
     total_terms,
 ):
     """The E-step for documents ``first:last``; the arguments are those of `kernels.collapsed`.
@@ -110,7 +110,7 @@ def mean_field(
             if bursty:
                 value -= log_rising(float(total[k]), n[k])
             if statistic:
-                alpha_tables[k] += alpha[k] * psi_gap(float(alpha[k]), n[k])
+                alpha_table_counts[k] += alpha[k] * psi_gap(float(alpha[k]), n[k])
                 if bursty:
                     total_terms[k] += psi_gap(float(total[k]), n[k])
         for j in range(begin, end):
@@ -125,5 +125,5 @@ def mean_field(
                     else:
                         value += expected * math.log(row[k])
                 if statistic:
-                    tables[j - offset, k] = row[k] * psi_gap(float(row[k]), expected) if bursty else expected
+                    table_counts[j - offset, k] = row[k] * psi_gap(float(row[k]), expected) if bursty else expected
         bound[d] = value

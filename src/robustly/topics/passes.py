@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -49,14 +49,19 @@ class Topics:
     def size(self) -> int:
         return self.eta.shape[1]
 
+    def astype(self, dtype: Any) -> Topics:
+        """The same topics in another precision."""
+        arrays = {name: getattr(self, name).astype(dtype) for name in ("eta", "total", "alpha", "share", "floor")}
+        return replace(self, **arrays)
+
 
 @dataclass
 class Statistics:
     """Sums over documents: all that an update of the topics needs."""
 
-    tables: np.ndarray  # (V, K)
+    table_counts: np.ndarray  # (V, K) expected Chinese-restaurant table counts; for plain LDA, expected tokens
     total_terms: np.ndarray  # (K,)
-    alpha_tables: np.ndarray  # (K,)
+    alpha_table_counts: np.ndarray  # (K,)
     alpha_terms: float
     evidence: float
     words: float
@@ -67,13 +72,35 @@ class Statistics:
         """Move towards `scale` times the statistics of a new batch."""
         keep, take = 1.0 - rate, rate * scale
         return Statistics(
-            keep * self.tables + take * new.tables,
+            keep * self.table_counts + take * new.table_counts,
             keep * self.total_terms + take * new.total_terms,
-            keep * self.alpha_tables + take * new.alpha_tables,
+            keep * self.alpha_table_counts + take * new.alpha_table_counts,
             keep * self.alpha_terms + take * new.alpha_terms,
             new.evidence,
             new.words,
             self.documents + new.documents,
+            new.drawn,
+        )
+
+    @staticmethod
+    def mean(of: Sequence[Statistics]) -> Statistics:
+        """The average over passes of the same documents."""
+        total = of[0]
+        for one in of[1:]:
+            total = replace(
+                total,
+                table_counts=total.table_counts + one.table_counts,
+                total_terms=total.total_terms + one.total_terms,
+                alpha_table_counts=total.alpha_table_counts + one.alpha_table_counts,
+                alpha_terms=total.alpha_terms + one.alpha_terms,
+            )
+        n = len(of)
+        return replace(
+            total,
+            table_counts=total.table_counts / n,
+            total_terms=total.total_terms / n,
+            alpha_table_counts=total.alpha_table_counts / n,
+            alpha_terms=total.alpha_terms / n,
         )
 
 
@@ -200,6 +227,56 @@ class Documents:
             self._amounts = np.zeros((len(self.words), kernels.REMEMBERED), self.dtype)
         return self._topics, self._amounts
 
+    def remembered(self) -> dict[str, np.ndarray]:
+        """All that the next pass depends on besides the topics."""
+        arrays = {"state": self.state, "own_topics": self._topics, "own_amounts": self._amounts}
+        if self._slots is not None:
+            arrays |= {"slots": self._slots, "places": self._places, "given": self._given}
+        if self._spool is not None:
+            arrays |= {f"spool_{i}": self._spool.get(i, *self._block_shape(i)) for i in range(len(self.blocks))}
+        return arrays
+
+    def recall(self, arrays: Mapping[str, np.ndarray], warm: bool) -> None:
+        """Take up what :meth:`remembered` gave."""
+        self.state, self.warm = arrays["state"], warm
+        self.size = self.state.shape[1]
+        self._topics, self._amounts = arrays["own_topics"], arrays["own_amounts"]
+        if "slots" in arrays:
+            self._slots, self._places, self._given = (arrays[name] for name in ("slots", "places", "given"))
+        if "spool_0" in arrays:
+            self._spool = Spool()
+            for i in range(len(self.blocks)):
+                self._spool.put(i, arrays[f"spool_{i}"], only=len(self.blocks) == 1)
+
+    def rename_topics(self, new: np.ndarray, size: int) -> None:
+        """After draws: topic k goes by the number ``new[k]`` of `size`."""
+        self._places = new.astype(np.uint16)[self._places]
+        self.state, self.size = np.zeros((self.shape[0], size), self.dtype), size
+
+    def drawn_by_document(self, most: int) -> tuple[np.ndarray, np.ndarray, float]:
+        """Tokens and statistic of the last draws by document and topic, of at most so many documents spread over the
+        corpus, and how many documents each of them stands for."""
+        assert self._slots is not None
+        number = self.shape[0]
+        chosen = np.unique(np.linspace(0, number - 1, min(number, most)).astype(int))
+        tokens = np.zeros((len(chosen), self.size))
+        given = np.zeros((len(chosen), self.size))
+        for row, d in enumerate(chosen):
+            first, last = self._slots[self.starts[d]], self._slots[self.starts[d + 1]]
+            counts = np.diff(self._slots[self.starts[d] : self.starts[d + 1] + 1])
+            weights = np.repeat(self.counts[self.starts[d] : self.starts[d + 1]] / np.maximum(counts, 1), counts)
+            tokens[row] = np.bincount(self._places[first:last], weights=weights, minlength=self.size)
+            given[row] = np.bincount(self._places[first:last], weights=self._given[first:last], minlength=self.size)
+        return tokens, given, number / max(len(chosen), 1)
+
+    def _block_shape(self, number: int) -> tuple[tuple[int, int], np.dtype]:
+        block = self.blocks[number]
+        return (int(self.starts[block.last]) - block.offset, self.size), self.dtype
+
+    def forget(self) -> None:
+        """Give back what only expected counts need: where each document's own part of the topics is."""
+        self._topics, self._amounts = self._topics[:0].copy(), self._amounts[:0].copy()
+
     def work_array(self) -> np.ndarray:
         largest = max((int(self.starts[b.last]) - b.offset for b in self.blocks), default=0)
         return np.empty((largest, self.size), self.dtype)
@@ -207,7 +284,7 @@ class Documents:
     def collect(self, topics: Topics, workers: Workers, sweeps: int, tol: float, leave_out: bool = True) -> Statistics:
         """One pass of the collapsed E-step, started where the last one ended."""
         remembered, amounts = self._remembered()
-        tables = np.zeros((self.shape[1], self.size))
+        table_counts = np.zeros((self.shape[1], self.size))
         evidence = np.zeros(self.shape[0])
         terms = []
         out = self.work_array()
@@ -222,35 +299,56 @@ class Documents:
             ]
             workers.run(kernels.collapsed, calls)
             terms.append(sums.sum(axis=0))
-            self._gather(block, out, tables, workers)
+            self._gather(block, out, table_counts, workers)
         self.warm = True
-        alpha_tables, total_terms = np.sum(terms, axis=0) if terms else np.zeros((2, self.size))
+        alpha_table_counts, total_terms = np.sum(terms, axis=0) if terms else np.zeros((2, self.size))
         evidence = self._per_token(evidence, topics, 0, self.shape[0])
-        return self._statistics(topics, tables, total_terms, alpha_tables, float(evidence.sum()))
+        return self._statistics(topics, table_counts, total_terms, alpha_table_counts, float(evidence.sum()))
 
-    def collect_drawn(self, topics: Topics, workers: Workers, seed: np.uint64) -> Statistics:
-        """One pass in which every token's topic is drawn, from those of the last one or else from the expected counts."""
+    def collect_drawn(
+        self, topics: Topics, workers: Workers, seed: np.uint64, together: bool = False, leave_out: bool = True
+    ) -> Statistics:
+        """One pass in which every token's topic is drawn, from those of the last one or else from the expected counts.
+
+        `together` moves bursts as one. What the documents gave to the topics is left out of them unless `leave_out` is
+        False, as it is for documents that the topics never saw.
+        """
         fresh = self._slots is None
         if self._slots is None:
             tokens = np.minimum(np.ceil(self.counts), draws.BUNDLES).astype(np.int64)
             self._slots = np.concatenate([[0], np.cumsum(tokens)])
             self._places = np.zeros(self._slots[-1], np.uint16)
             self._given = np.zeros(self._slots[-1], self.dtype)
-        tables = np.zeros((self.shape[1], self.size))
+        if not leave_out:
+            self._given[:] = 0
+        table_counts = np.zeros((self.shape[1], self.size))
+        evidence = np.zeros(self.shape[0])
         terms = np.zeros((2, self.size))
-        out = self.work_array()
+        slots, places, given = self._slots, self._places, self._given
         for block in self.blocks:
             sums = np.zeros((len(block.document_cuts) - 1, 2, self.size))
             shared = (self.starts, self.words, self.counts, topics.eta, topics.alpha, topics.total, topics.bursty)
-            held = (topics.share, topics.floor, self.state, fresh, seed, self._slots, self._places, self._given, out)
-            calls = [
-                (a, b, block.offset, *shared, *held, sums[i, 0], sums[i, 1])
-                for i, (a, b) in enumerate(pairwise(block.document_cuts))
-            ]
+            held = (
+                topics.share,
+                topics.floor,
+                self.state,
+                fresh,
+                together and not fresh,
+                seed,
+                slots,
+                places,
+                given,
+                evidence,
+            )
+            calls = [(a, b, *shared, *held, *sums[i]) for i, (a, b) in enumerate(pairwise(block.document_cuts))]
             workers.run(draws.drawn, calls)
             terms += sums.sum(axis=0)
-            self._gather(block, out, tables, workers)
-        return replace(self._statistics(topics, tables, terms[1], terms[0], np.nan), drawn=True)
+            where = (block.words, block.word_starts, block.order, block.offset, slots, places, given, table_counts)
+            workers.run(draws.gather, [(a, b, *where) for a, b in pairwise(block.word_cuts)])
+        logs = self.lengths * np.log(topics.alpha.sum(dtype=float) + np.maximum(self.lengths - 1.0, 0.0))
+        return replace(
+            self._statistics(topics, table_counts, terms[1], terms[0], float((evidence - logs).sum())), drawn=True
+        )
 
     def _per_token(self, evidence: np.ndarray, topics: Topics, first: int, last: int) -> np.ndarray:
         """From the kernel's weights to log probabilities of the tokens in their order, for documents ``first:last``."""
@@ -262,7 +360,7 @@ class Documents:
 
     def collect_meanfield(self, topics: Topics, workers: Workers, sweeps: int, tol: float) -> Statistics:
         """One pass of the mean-field E-step; `evidence` is the bound at the topics given, before their update."""
-        tables = np.zeros((self.shape[1], self.size))
+        table_counts = np.zeros((self.shape[1], self.size))
         terms = []
         bound = np.zeros(self.shape[0])
         if self._spool is None:
@@ -280,11 +378,11 @@ class Documents:
             ]
             workers.run(meanfield.mean_field, calls)
             terms.append(sums.sum(axis=0))
-            self._gather(block, statistic, tables, workers)
+            self._gather(block, statistic, table_counts, workers)
             self._spool.put(number, out, only=len(self.blocks) == 1)
         self.warm = True
-        alpha_tables, total_terms = np.sum(terms, axis=0) if terms else np.zeros((2, self.size))
-        return self._statistics(topics, tables, total_terms, alpha_tables, float(bound.sum()))
+        alpha_table_counts, total_terms = np.sum(terms, axis=0) if terms else np.zeros((2, self.size))
+        return self._statistics(topics, table_counts, total_terms, alpha_table_counts, float(bound.sum()))
 
     def infer(
         self, topics: Topics, workers: Workers, sweeps: int = 100, tol: float = 1e-4, inference: str = "collapsed"
@@ -309,22 +407,40 @@ class Documents:
                 evidence[block.first : block.last] = whole
             yield block, out, evidence[block.first : block.last]
 
-    def _gather(self, block: Block, out: np.ndarray, tables: np.ndarray, workers: Workers) -> None:
+    def usage(self, topics: Topics, workers: Workers) -> np.ndarray:
+        """(V, K) expected tokens of each word in each topic, topics held as they are."""
+        tokens = np.zeros((self.shape[1], self.size))
+        for block, out, _ in self.infer(topics, workers, sweeps=5, tol=1e-2):
+            self._gather(block, out, tokens, workers)
+        return tokens.astype(np.float32)
+
+    def _gather(self, block: Block, out: np.ndarray, table_counts: np.ndarray, workers: Workers) -> None:
         cuts = block.word_cuts
-        calls = [(a, b, block.words, block.word_starts, block.order, out, tables) for a, b in pairwise(cuts)]
+        calls = [(a, b, block.words, block.word_starts, block.order, out, table_counts) for a, b in pairwise(cuts)]
         workers.run(kernels.gather, calls)
 
     def _statistics(
-        self, topics: Topics, tables: np.ndarray, total_terms: np.ndarray, alpha_tables: np.ndarray, evidence: float
+        self,
+        topics: Topics,
+        table_counts: np.ndarray,
+        total_terms: np.ndarray,
+        alpha_table_counts: np.ndarray,
+        evidence: float,
     ) -> Statistics:
         alpha_terms = special.length_terms(float(topics.alpha.sum(dtype=float)), self.lengths)
         return Statistics(
-            tables, total_terms, alpha_tables, alpha_terms, evidence, float(self.lengths.sum()), self.shape[0]
+            table_counts,
+            total_terms,
+            alpha_table_counts,
+            alpha_terms,
+            evidence,
+            float(self.lengths.sum()),
+            self.shape[0],
         )
 
 
 def make_topics(
-    tables: np.ndarray,
+    table_counts: np.ndarray,
     base: np.ndarray,
     strength: float,
     total: np.ndarray,
@@ -332,12 +448,12 @@ def make_topics(
     bursty: bool,
     dtype: Any,
 ) -> Topics:
-    """Topics whose directions are `tables` smoothed towards `base`, with concentrations `total`."""
+    """Topics whose directions are `table_counts` smoothed towards `base`, with concentrations `total`."""
     # Without smoothing a topic that lost its last word has no direction, and keeps the least η of every word.
-    mass = np.maximum(tables.sum(axis=0) + strength, 1e-10)
+    mass = np.maximum(table_counts.sum(axis=0) + strength, 1e-10)
     share = (total if bursty else np.ones_like(total)) / mass
-    eta = np.empty(tables.shape, dtype)
-    np.multiply(tables, share, out=eta, casting="same_kind")
+    eta = np.empty(table_counts.shape, dtype)
+    np.multiply(table_counts, share, out=eta, casting="same_kind")
     eta += (strength * base)[:, None] * share
     np.maximum(eta, special.LEAST_ETA, out=eta)
     as_kernel = [np.ascontiguousarray(value, dtype) for value in (total, alpha, share, strength * base)]
@@ -345,32 +461,28 @@ def make_topics(
 
 
 def fit_prior(
-    topics: Topics, tables: np.ndarray, strength: float, workers: Workers, drawn: bool = False
+    topics: Topics, table_counts: np.ndarray, strength: float, workers: Workers, drawn: bool = False
 ) -> tuple[np.ndarray, float]:
-    r"""Minka's step for the prior of the topics' directions, Dirichlet(strength · base): the new base and strength.
+    r"""Minka's step for the prior of the topics' directions, Dirichlet(strength · base): the base and the new strength.
 
-    Of a word's tables in a topic some are due to the prior and the others repeat them. The base counts the former, as
-    in Kneser–Ney smoothing: a word that is frequent in one topic only is no more likely in the others. Plain LDA keeps
-    every word alike. A single topic has nothing to be smoothed towards but itself, and is maximum likelihood.
+    Every word is alike in the base. A base fitted word by word puts the common words into all topics, which makes the
+    topics more alike, which makes the fitted strength larger: on few long documents that ends in copies of one topic
+    (Wallach, Mimno & McCallum 2009 found the same for plain LDA). A single topic has nothing to be smoothed towards but
+    itself, and is maximum likelihood.
     """
-    words, size = tables.shape
-    own = topics.bursty and (size == 1 or strength == 0)
-    if own:
-        base = np.maximum(tables.sum(axis=1), UNSEEN)
-    elif topics.bursty:
-        base = topics.floor.astype(float)
+    words, size = table_counts.shape
+    if size == 1 and topics.bursty:
+        base = np.maximum(table_counts.sum(axis=1), UNSEEN)
+        base /= base.sum()
     else:
-        base = np.ones(words)
-    base /= base.sum()
-    if strength == 0 or not tables.any():
+        base = np.full(words, 1.0 / words)
+    if strength == 0 or not table_counts.any():
         return base, strength
     due = np.zeros(words)
     cuts = np.unique(np.linspace(0, words, PARTS + 1).astype(int))
-    workers.run(kernels.smoothing_terms, [(a, b, tables, strength * base, drawn, due) for a, b in pairwise(cuts)])
-    fitted = due.sum() / special.length_terms(strength, tables.sum(axis=0))
-    if topics.bursty and not own:
-        base = np.maximum(due, UNSEEN)
-        base /= base.sum()
+    calls = [(a, b, table_counts, strength * base, drawn, due) for a, b in pairwise(cuts)]
+    workers.run(kernels.smoothing_terms, calls)
+    fitted = due.sum() / special.length_terms(strength, table_counts.sum(axis=0))
     return base, float(np.clip(fitted, 1e-3, 1e9))
 
 
@@ -385,22 +497,23 @@ def update(
 ) -> Topics:
     r"""The M-step on the collapsed terms: Minka's fixed point for α, each :math:`\sum_w \eta_{kw}` and the directions.
 
-    Directions have a Dirichlet prior whose base and strength (in tables) are fitted too, see `fit_prior`; `smoothing`
-    holds the strength. A given `base` (summing to one) holds both, and with a `step` of one makes the update an ascent
-    of bound plus log prior.
+    What the update needs of the documents are expected Chinese-restaurant table counts: of a word's tokens in a topic,
+    how many are due to the shared topic rather than repeat an earlier one. Directions have a symmetric Dirichlet prior
+    whose strength (in the same counts) is fitted too, see `fit_prior`; `smoothing` holds the strength. A given `base`
+    (summing to one) holds both, and with a `step` of one makes the update an ascent of bound plus log prior.
     """
-    tables = found.tables
+    table_counts = found.table_counts
     strength = topics.strength if smoothing is None else smoothing
     if base is None:
-        base, fitted = fit_prior(topics, tables, strength, workers, found.drawn)
+        base, fitted = fit_prior(topics, table_counts, strength, workers, found.drawn)
         strength = fitted if smoothing is None else smoothing
     total = topics.total.astype(float)
     if topics.bursty:
-        mass = tables.sum(axis=0)
+        mass = table_counts.sum(axis=0)
         used = found.total_terms > 1e-10
         total[used] *= (mass[used] / found.total_terms[used] / total[used]) ** step
         total = np.clip(total, LEAST_CONCENTRATED, MOST_CONCENTRATED)
     alpha = topics.alpha.astype(float)
     if fit_alpha and found.alpha_terms > 0:
-        alpha = np.clip(found.alpha_tables / found.alpha_terms, 1e-5, 1e3)
-    return make_topics(tables, base, strength, total, alpha, topics.bursty, topics.eta.dtype)
+        alpha = np.clip(found.alpha_table_counts / found.alpha_terms, 1e-5, 1e3)
+    return make_topics(table_counts, base, strength, total, alpha, topics.bursty, topics.eta.dtype)

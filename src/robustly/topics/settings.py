@@ -10,15 +10,34 @@ import numpy as np
 from robustly.errors import FitError
 
 
+def _is_auto(model: Any) -> bool:
+    """Whether the number of topics is to be found, and may be: only draws can join topics."""
+    if not isinstance(model.n_components, str):
+        return False
+    if model.n_components != "auto":
+        raise FitError(f'n_components is "{model.n_components}"; a whole number from 1 up or "auto" was expected.')
+    if model.inference != "collapsed" or model.draws == 0:
+        raise FitError(
+            'n_components="auto" needs inference="collapsed" and draws; give a number of topics without them.'
+        )
+    if model.warm_start or model.seeds is not None:
+        raise FitError(
+            'n_components="auto" takes no warm_start and no seeds: topics change their numbers. Give a number.'
+        )
+    return True
+
+
 def check_settings(model: Any) -> None:
     """Refuse parameters that cannot be meant, before any work is done."""
     if model.inference not in ("collapsed", "meanfield"):
         raise FitError(f'inference="{model.inference}" is not known. Choose "collapsed" or "meanfield".')
     for name, low in (("n_components", 1), ("max_iter", 1), ("sweeps", 1), ("draws", 0)):
         value = getattr(model, name)
+        if (name == "draws" and value is None) or (name == "n_components" and _is_auto(model)):
+            continue
         if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
             raise FitError(f"{name} is {value!r}; a whole number from {low} up was expected.")
-    if model.n_components > 65535:
+    if not _is_auto(model) and model.n_components > 65535:
         raise FitError(f"n_components is {model.n_components}; at most 65535 topics can be told apart here.")
     if model.n_jobs is not None and (not isinstance(model.n_jobs, Integral) or model.n_jobs == 0):
         raise FitError(f"n_jobs is {model.n_jobs!r}; a number of threads, -1 or None (all) was expected.")
