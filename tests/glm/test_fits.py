@@ -99,7 +99,7 @@ def test_many_rows_started_from_a_part_of_them_end_where_all_rows_do():
     y = rng.poisson(np.exp(0.5 + X @ [0.3, -0.2] + 0.5 * rng.normal(size=40_000))).astype(float)
     model = fit_poisson(X, y)
     np.testing.assert_allclose(model.coef_, [0.3, -0.2], atol=0.03)
-    slope = model.result_.source.climb.curves(model.result_.vector)[1]
+    slope = model.result_.source.problem.look(model.result_.vector).slope
     assert np.abs(slope).max() < 1e-2  # nats for a change of one standard deviation, in 40 000 rows
 
 
