@@ -30,7 +30,7 @@ def test_real_documents_are_bursty(cora, twenty):
 def test_more_topics_do_not_hurt(cora, twenty, size):
     # On eight other splits 50 and 100 topics predicted better than 20, by .006 at the least.
     _, train, test = cora
-    more = RobustLDA(size, random_state=0, max_iter=40, tol=0).fit(train)
+    more = RobustLDA(size, random_state=0, draws=150).fit(train)
     assert document_completion(more, test, 0) > document_completion(twenty, test, 0) - 0.01
 
 

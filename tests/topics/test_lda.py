@@ -237,7 +237,7 @@ def test_too_few_passes_are_told(bursty):
 @pytest.mark.parametrize("kind", [RobustLDA, LDA])
 def test_scikit_learns_own_checks_pass(kind):
     # Their data are not counts, so fractions are allowed here; array-api input needs a setting of SciPy's.
-    results = check_estimator(kind(2, allow_fractional=True, max_iter=5, tol=0), on_fail=None, on_skip=None)
+    results = check_estimator(kind(2, allow_fractional=True, max_iter=5, tol=0, draws=4), on_fail=None, on_skip=None)
     failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] not in ("passed", "skipped")}
     assert failed == {}
 

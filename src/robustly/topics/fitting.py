@@ -41,6 +41,8 @@ JUDGING_PASSES = 3
 # Draws by default: as many for long documents, twice as many more for short ones, whose tokens say less of each other.
 FEWEST_DRAWS = 100
 SHORT_DOCUMENT = 60.0
+# Many documents need fewer passes, and cannot afford more: beyond 100, at most so many tokens are drawn in all.
+MOST_TOKENS_DRAWN = 1e9
 # What a seed word weighs in its topic, in expected Chinese-restaurant table counts.
 SEED_WEIGHT = 20.0
 SEED_RISE = 10.0
@@ -67,10 +69,11 @@ class Plan:
 
 
 def default_draws(counts: sparse.csr_matrix) -> int:
-    """100 passes, and up to 200 more the shorter the documents are."""
+    """100 passes, and up to 200 more the shorter the documents are, unless there are very many tokens."""
     used = max(int((np.diff(counts.indptr) > 0).sum()), 1)
-    length = float(counts.sum()) / used
-    return round(FEWEST_DRAWS * (1.0 + 2.0 * min(1.0, SHORT_DOCUMENT / max(length, 1.0))))
+    tokens = max(float(counts.sum()), 1.0)
+    wanted = FEWEST_DRAWS * (1.0 + 2.0 * min(1.0, SHORT_DOCUMENT * used / tokens))
+    return round(min(wanted, max(FEWEST_DRAWS, MOST_TOKENS_DRAWN / tokens)))
 
 
 def shaken_start(counts: sparse.csr_matrix, plan: Plan, random: np.random.RandomState) -> Topics:
