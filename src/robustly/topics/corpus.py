@@ -89,9 +89,9 @@ class Corpus:
         bigrams : count pairs of neighbouring words as well
         vocabulary : count these words only, in this order, in however many documents they are
 
-        >>> corpus = Corpus.from_texts(["Gold in the mine.", "A mine field", "gold mine"], max_df=1.0)
+        >>> corpus = Corpus.from_texts(["Gold in the river.", "A gold field", "gold rivers"], max_df=1.0)
         >>> corpus.vocabulary
-        ('gold', 'mine')
+        ('field', 'gold', 'river', 'rivers')
         """
         from sklearn.feature_extraction.text import CountVectorizer
 
