@@ -9,7 +9,7 @@ import numpy as np
 
 from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import PairDefinition
-from robustly.conjugate.problem import PairProblem, Penalty, model_of
+from robustly.conjugate.problem import PairProblem, Penalty, SharedValue, model_of
 from robustly.conjugate.result import boundary_fit, interior_fit
 from robustly.errors import FitError, ModelError, did_you_mean, names
 from robustly.fit.em import em
@@ -69,7 +69,8 @@ def fit_pair(pair: PairDefinition, table: Table, method: str, hyperprior: Mappin
         return interior_fit(problem, _nothing_to_fit(problem))
     first = next(iter(pair.coordinates(table.columns)))
     if first in model.parameters.names and not penalty.given:
-        problem.classical = pair.classical(table)
+        classical = pair.classical(table)
+        problem.shared_value = None if classical is None else SharedValue(problem, classical)
     try:
         found = search(problem, Stop()) if method == "direct" else _by_em(problem)
     except FitError:
@@ -77,8 +78,8 @@ def fit_pair(pair: PairDefinition, table: Table, method: str, hyperprior: Mappin
             f"{type(pair).__name__} has no finite evidence at its start values. Look at the data for extreme values."
         ) from None
     if found.outcome.kind == "boundary":
-        assert problem.classical is not None
-        return boundary_fit(problem, problem.classical, found.outcome.text, found.outcome.steps)
+        assert problem.shared_value is not None
+        return boundary_fit(problem, problem.shared_value.classical, found.outcome.text, found.outcome.steps)
     fit = interior_fit(problem, found.optimum)
     warn_unless_converged(fit.outcome)
     return fit

@@ -161,7 +161,8 @@ class PairProblem(RowProblem):
     def __init__(self, owner: PairModel, table: Table, penalty: Penalty, rows: Rows | None = None) -> None:
         super().__init__(owner.row_model, table.rows if rows is None else rows, Exact())
         self.owner, self.table, self.penalty = owner, table, penalty
-        self.classical: ClassicalModel | None = None
+        self.shared_value: SharedValue | None = None
+        """The limit in which rows do not differ, where it is one."""
 
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
         found = super()._look(vector, sums)
@@ -182,9 +183,8 @@ class PairProblem(RowProblem):
     def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
         if begin is not None:
             return [begin.vector]
-        limit = next(iter(self.limits(None)), None)
-        if isinstance(limit, SharedValue) and limit.explored is not None:
-            return [limit.explored.vector]
+        if self.shared_value is not None and self.shared_value.explored is not None:
+            return [self.shared_value.explored.vector]
         return [self.first]
 
     @cached_property
@@ -195,9 +195,7 @@ class PairProblem(RowProblem):
         return self.model.parameters.vector({**self.owner.pair.start(sample), **self.owner.pair.fixed})
 
     def limits(self, begin: Found | None) -> Sequence[Limit]:
-        if self.classical is not None and "shared_value" not in self.__dict__:
-            self.__dict__["shared_value"] = SharedValue(self, self.classical)
-        return [self.__dict__["shared_value"]] if self.classical is not None else []
+        return [] if self.shared_value is None else [self.shared_value]
 
 
 class SharedValue(Limit):
