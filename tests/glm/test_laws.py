@@ -16,6 +16,7 @@ from robustly.glm.local import (
     Shifted,
     law_asked,
 )
+from robustly.result.outliers import stand_out
 
 LAWS = [
     Classical(Gamma()),
@@ -124,5 +125,6 @@ def test_tails_are_those_of_the_rule_each_law_states():
 
 def test_labels_are_listed_by_probability_and_other_rows_by_false_discovery_rate():
     tail = np.array([0.04, 0.5, 0.001, 0.9])
-    assert list(LocalLabel(Bernoulli()).stand_out(tail, 0.05)) == [0, 2]
-    assert list(LocalPredictor(Poisson()).stand_out(tail, 0.05)) == [2]
+    listed = lambda law: sorted(stand_out(tail, np.zeros(4), 0.05, None, law.judged_by))
+    assert listed(LocalLabel(Bernoulli())) == [0, 2]
+    assert listed(LocalPredictor(Poisson())) == [2]
