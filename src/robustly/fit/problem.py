@@ -30,6 +30,9 @@ from robustly.rows.store import ByUnit, Rows, Slot
 TOLERATED = 1e-6
 FINEST = 161
 
+# Two tops that differ by less than this (in nats) are as high as each other.
+HIGHER = 1e-9
+
 FEW = 2048
 RANDOM_STARTS = 24
 CLIMBED = 4
@@ -192,6 +195,10 @@ class EvidenceProblem(Problem):
     def rescue(self, bad: np.ndarray) -> np.ndarray | None:
         """Another place to begin, where the first has no finite evidence."""
         return None
+
+    def is_better(self, tried: Found, best: Found) -> bool:
+        """Whether a climb from another start is to be taken instead; of two tops of one height, the first stays."""
+        return tried.value > best.value + HIGHER
 
     def limits(self, begin: Found | None) -> Sequence[Limit]:
         """Simpler models at the edge of this one."""

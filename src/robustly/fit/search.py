@@ -24,9 +24,6 @@ MANY_ROWS = 30_000
 SHARE, FEWEST = 16, 8192
 # The fit of a sample is a start: closer than this (in nats) to its top is far closer than it is to that of all rows.
 SAMPLE_RTOL = 1e-3
-# Of two tops that are as high as this, the one found first is taken.
-HIGHER = 1e-9
-
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -50,7 +47,7 @@ def search(
         if tried.outcome.kind == "bad_start":
             other = problem.rescue(at)
             tried = tried if other is None else climb(problem.fresh(), other)
-        if tried.outcome.kind != "bad_start" and (best is None or tried.value > best.value + HIGHER):
+        if tried.outcome.kind != "bad_start" and (best is None or problem.is_better(tried, best)):
             best = tried
     if best is None:
         raise FitError(_no_finite_evidence(problem, tried))

@@ -313,6 +313,10 @@ def spread_score(plain: Found, law: Law) -> tuple[float, float]:
 class SpreadEdges(Edges):
     """Rows with predictors or dispersions of their own."""
 
+    def is_better(self, tried: Found, best: Found) -> bool:
+        # A top stands, even if the likelihood is higher where the spread runs off to a limit.
+        return super().is_better(tried, best) and tried.outcome.kind != "end"
+
     def limits(self, problem: Regression, begin: Found | None) -> Sequence[Limit]:
         return [NoSpread(problem, begin)]
 

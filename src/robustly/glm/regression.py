@@ -16,7 +16,7 @@ from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass, view_pass
-from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
+from robustly.fit.problem import HIGHER, Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
@@ -60,6 +60,10 @@ class Edges:
     def starts(self, problem: Regression, begin: Found | None) -> Sequence[np.ndarray]:
         """Where to climb from."""
         return [] if begin is None else [begin.vector]
+
+    def is_better(self, tried: Found, best: Found) -> bool:
+        """Whether a climb from another start is to be taken instead."""
+        return tried.value > best.value + HIGHER
 
     def limits(self, problem: Regression, begin: Found | None) -> Sequence[Limit]:
         """Simpler laws at the edge."""
@@ -257,6 +261,9 @@ class Regression(ViewProblem):
 
     def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
         return self.edges.starts(self, begin)
+
+    def is_better(self, tried: Found, best: Found) -> bool:
+        return self.edges.is_better(tried, best)
 
     def limits(self, begin: Found | None) -> Sequence[Limit]:
         self.known_limits = self.edges.limits(self, begin)
