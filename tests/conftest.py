@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import zlib
 
 import numpy as np
@@ -12,6 +13,14 @@ import pytest
 # its expensive passes left out, and computes the same numbers to rounding. Commands that tests start do so too.
 # JAX_DISABLE_MOST_OPTIMIZATIONS=0 in the environment compiles as users do.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs():
+    """Compiled programs of a file are not kept for the next: thousands of them are more than the system maps at a time."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 @pytest.fixture

@@ -153,12 +153,15 @@ def _metas(kind: str, members: Members, head: dict[str, Any]) -> Iterator[tuple[
 
 def _may_be(kind: str, key: str, value: Any) -> bool:
     """Values that another unharmed file could have: a result like that is no damage."""
-    texts = ("approximation", "family_name", "names", "vocabulary", "call")
+    texts = ("approximation", "family_name", "names", "vocabulary", "call", "outcome")
     return (
         key == "family_name"
-        or (key in texts and (value is None or isinstance(value, str)))
+        or (key in texts and (value is None or isinstance(value, str)) and not (key == "outcome" and kind != "topics"))
         or (key in ("by_formula", "family") and value is None)
-        or (key in ("objective", "strength") and isinstance(value, int | float))
+        or (
+            key in ("objective", "strength", "evidence", "fitted_tokens", "stream_seed")
+            and isinstance(value, int | float)
+        )
     )
 
 

@@ -84,7 +84,7 @@ def test_files_of_version_1_have_no_checksums_and_are_read(saved, expected, tmp_
 
 
 def test_reading_with_what_a_kind_does_not_take_says_what_it_takes(saved):
-    with pytest.raises(ModelError, match=r'holds a "glm", which is read with "family"; got "model"'):
+    with pytest.raises(ModelError, match=r'holds a "glm", which is read with "family" and "local"; got "model"'):
         rb.load(saved["glm"], model=print)
 
 

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 import robustly.conjugate as home
 from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.problem import PairProblem, Penalty, model_of
-from robustly.conjugate.result import boundary_fit, fields_for, interior_fit
+from robustly.conjugate.result import boundary_fit, interior_fit
 from robustly.conjugate.source import PairSource
 from robustly.errors import PersistError
 from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Outcome
 from robustly.result.fit import Fit
-from robustly.result.saved import fields_of
 from robustly.rows.distinct import Table, make_table
 
 
@@ -45,6 +46,10 @@ def _rebuilt_pair(
     pair: ConjugatePair, table: Table, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], lost: bool
 ) -> Fit:
     model = model_of(pair, table.columns)
+    first = {name: np.asarray(column[:1])[0] for name, column in table.columns.items()}
+    start = model.theta(jnp.asarray(model.parameters.start))
+    if jax.eval_shape(lambda row: pair.evidence(start, row), first).shape != ():
+        raise PersistError(f"the columns of the file are not those of a {type(pair).__name__}. Save the fit again.")
     problem = PairProblem(model, table, Penalty(model, None))
     outcome, vector, classical = Outcome(*meta["outcome"]), arrays["vector"], None
     if outcome.kind == "boundary":
@@ -55,12 +60,8 @@ def _rebuilt_pair(
         raise PersistError(
             f"the file has {len(vector)} numbers for the {model.parameters.size} parameters of its pair."
         )
-    if "values" in arrays:
-        source = PairSource(problem, vector, classical)
-        source.jacobian = arrays["jacobian"]
-        fields = fields_of(meta, arrays)
-        fit = Fit(**{**fields, **fields_for(source, fields["parameters"])})
-    elif classical is not None:  # 0.1 kept the rows and where the search had ended
+    # The rows and where the search had ended say the rest, which is made anew.
+    if classical is not None:
         fit = boundary_fit(problem, classical, outcome.text, outcome.steps)
     else:
         optimum = Optimum(vector, meta["objective"], np.zeros_like(vector), arrays["curve"], meta["history"], outcome)

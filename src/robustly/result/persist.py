@@ -164,6 +164,8 @@ def load(path: str | os.PathLike[str], **context: Any) -> Any:
         raise PersistError(
             f'{os.fspath(path)} holds a "{kind[:60]}", which this robustly does not know. Upgrade robustly.'
         )
+    with _about(path):  # before anything is imported for it
+        saved_checks.check(kind, meta, arrays)
     module, function = KINDS[kind].split(":")
     rebuild: Callable[..., Any] = getattr(importlib.import_module(module), function)
     taken = list(inspect.signature(rebuild).parameters)[2:]
@@ -172,13 +174,19 @@ def load(path: str | os.PathLike[str], **context: Any) -> Any:
         raise ModelError(
             f'{os.fspath(path)} holds a "{kind}", which is read with {names(taken)}; got {other}. Leave that out.'
         )
-    try:
-        saved_checks.check(kind, meta, arrays)
+    with _about(path, given=bool(context)):
         return rebuild(meta, arrays, **context)
+
+
+@contextlib.contextmanager
+def _about(path: str | os.PathLike[str], given: bool = False) -> Iterator[None]:
+    """Whatever goes wrong with a file's content is said of the file, unless it may be about what the caller gave."""
+    try:
+        yield
     except PersistError as error:
         raise PersistError(f"{os.fspath(path)}: {error}") from error
     except (*DAMAGES, RobustlyError) as error:
-        if context and isinstance(error, RobustlyError):  # It is about what the caller gave.
+        if given and isinstance(error, RobustlyError):
             raise
         raise PersistError(f"{os.fspath(path)} is damaged: {_damage_said(error)}. Save the result again.") from error
 

@@ -31,31 +31,14 @@ def need(fine: Any, what: str) -> None:
 
 def check_fit(meta: Meta, arrays: Arrays) -> None:
     check_estimates(meta, arrays)
-    if "values" in arrays:
-        shapes = list_in(meta, "shapes")
-        need(len(shapes) == len(texts_in(meta, "parameters")), "the parameters and their shapes differ in number")
-        for shape in shapes:
-            need(
-                isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape),
-                "a shape is not whole numbers",
-            )
-        told = sum(math.prod(shape) for shape in shapes)
-        array_in(arrays, "values", (told,))
-    else:  # 0.1 had an array for each parameter
+    if "values" not in arrays:  # 0.1 had an array for each parameter
         told = 0
         for name in texts_in(meta, "parameters"):
             value = array_in(arrays, f"parameter:{name}", None)
             need(value.ndim == 0 or name not in meta["labels"], f"{name[:80]} is not one number, as its label says")
             told += value.size
-    need(told == len(meta["labels"]), "the parameters and their labels differ in number")
+        need(told == len(meta["labels"]), "the parameters and their labels differ in number")
     need(len(texts_in(meta, "scales")) == len(meta["labels"]), "the scales and the labels differ in number")
-    need(isinstance(meta["is_bound"], bool), "is_bound is not true or false")
-    text_in(meta, "approximation")
-    need(isinstance(meta["limits"], dict), "limits is not a table")
-    for site, given in meta["limits"].items():
-        need(isinstance(given, dict), f"the limits of {site[:60]!r} are not a table")
-        for value in given.values():
-            need(np.asarray(value).dtype.kind in "biuf", f"the limits of {site[:60]!r} are not numbers")
     call = meta["call"]
     need(call is None or isinstance(call, dict), "call is not a table")
     if call is not None and call.get("sites") == [] and "arguments" not in call:  # a row model given as functions
@@ -207,10 +190,103 @@ def check_topics(meta: Meta, arrays: Arrays) -> None:
     number_in(meta, "strength")
     for name in ("vocabulary", "names"):
         need(meta[name] is None or len(texts_in(meta, name)) == words, f"{name} has not as many words as the topics")
-    for name in ("history", "validation"):
-        need(all(_is_finite(one) for one in list_in(meta, name)), f"{name} are not numbers")
+    for name in ("history", "validation", "start_history"):
+        if name != "start_history" or name in meta:  # 0.1 had none
+            need(all(_is_finite(one) for one in list_in(meta, name)), f"{name} are not numbers")
     for name in ("n_iter", "documents_seen"):
         need(type(meta[name]) is int and meta[name] >= 0, f"{name} is not a count")
+    check_topics_extras(meta, arrays, words, topics)
+
+
+def check_topics_extras(meta: Meta, arrays: Arrays, words: int, topics: int) -> None:
+    """What a model has since 0.1: how it ended, coherence, and what a stream goes on from."""
+    need("fitted_tokens" not in meta or _is_finite(meta["fitted_tokens"]), "fitted_tokens is not a finite number")
+    shared = meta.get("diversity", 0.0)
+    need(_is_finite(shared) and 0 <= shared <= 1, "diversity is not a share")
+    need("evidence" not in meta or isinstance(meta["evidence"], int | float), "evidence is not a number")
+    need(isinstance(meta.get("outcome", ""), str), "outcome is not a text")
+    need(type(meta.get("stream_seed", 0)) is int, "stream_seed is not a whole number")
+    need(("coherence" in arrays) == ("diversity" in meta), "coherence and diversity are not both there")
+    since = {"start_history", "evidence", "outcome", "stream_seed", "fitted_tokens"}
+    need(since <= set(meta) or not since & set(meta), "what is told of the fit is not all there")
+    if "coherence" in arrays:
+        found = arrays["coherence"]
+        need(found.dtype.kind == "f" and found.shape == (topics,), "coherence has not one number a topic")
+        need(not np.isnan(found).all(), "coherence is not known of any topic")
+    if "usage" in arrays:
+        array_in(arrays, "usage", (words, topics), least=0.0)
+    seen = [name for name in ("seen_data", "seen_indices", "seen_indptr") if name in arrays]
+    if seen:
+        need(len(seen) == 3, "the documents of a stream are not all there")
+        data, indices, ends = (arrays[name] for name in seen)
+        need(
+            data.ndim == indices.ndim == ends.ndim == 1 and len(data) == len(indices),
+            "the stream's documents do not fit",
+        )
+        need(
+            indices.dtype.kind in "iu" and ends.dtype.kind in "iu" and len(ends) > 0,
+            "the stream's words are not counted",
+        )
+        need(np.isfinite(data).all() and (data >= 0).all(), "the stream's counts are not counts")
+        need(
+            ends[0] == 0 and ends[-1] == len(data) and (np.diff(ends) >= 0).all(),
+            "the stream's documents do not add up",
+        )
+        need(
+            not len(indices) or (indices.min() >= 0 and indices.max() < words),
+            "the stream has words that are not known",
+        )
+    stream = meta.get("stream")
+    need(stream is None or isinstance(stream, dict), "stream is not a table")
+    if stream is not None:
+        known = {"alpha_terms", "evidence", "words", "documents", "drawn"}
+        need(set(stream) <= known, "stream holds numbers that are not known")
+        need(all(isinstance(value, bool | int | float) for value in stream.values()), "stream holds what is no number")
+        for name, shape in (
+            ("table_counts", (words, topics)),
+            ("total_terms", (topics,)),
+            ("alpha_table_counts", (topics,)),
+        ):
+            array_in(arrays, name, shape)
+
+
+def check_series(meta: Meta, arrays: Arrays) -> None:
+    size = check_search(meta, arrays)
+    labels = texts_in(meta, "labels")
+    array_in(arrays, "jacobian", (len(labels), size), finite=False)
+    steps = len(texts_in(meta, "steps"))
+    need(steps, "there are no steps")
+    need(arrays["observed"].ndim >= 1 and len(arrays["observed"]) == steps, "observed has not one entry a step")
+    need(arrays["evidence"].ndim == 1 and len(arrays["evidence"]) <= steps, "evidence has more entries than steps")
+    for name in ("sites", "notes", "components"):
+        texts_in(meta, name)
+    list_in(meta, "break_sites")
+    need(isinstance(meta["parameters"], dict), "parameters is not a table")
+    text_in(meta, "approximation")
+    for name in meta["components"]:
+        need(f"component:{name}" in arrays, f"the component {name[:60]!r} is missing")
+        need(arrays[f"component:{name}"].ndim >= 2, f"the component {name[:60]!r} has no mean and deviation")
+    if meta["marks"] is not None:
+        for name in ("probability", "error", "core", "width", "share", "drawn"):
+            need(f"marks:{name}" in arrays, f"marks:{name} is missing")
+
+
+def check_hmm(meta: Meta, arrays: Arrays) -> None:
+    text_in(meta, "class")
+    settings_in(meta, "parameters")
+    values = meta["values"]
+    need(isinstance(values, dict), "values is not a table")
+    for name in (*values, *arrays):
+        need(name.endswith("_") and not name.startswith("_"), f"{name[:60]!r} is no fitted value")
+    for name in ("means_", "startprob_", "transmat_"):
+        need(name in arrays, f"{name} is missing")
+        need(
+            arrays[name].dtype.kind == "f" and np.isfinite(arrays[name]).all(),
+            f"{name} holds values that are not finite",
+        )
+    states = len(arrays["startprob_"])
+    need(arrays["transmat_"].shape == (states, states), "transmat_ has not a row and a column a state")
+    need(arrays["means_"].ndim == 2 and len(arrays["means_"]) == states, "means_ has not a row a state")
 
 
 CHECKS: dict[str, Callable[[Meta, Arrays], None]] = {
@@ -220,6 +296,8 @@ CHECKS: dict[str, Callable[[Meta, Arrays], None]] = {
     "conjugate": check_conjugate,
     "mixture": check_mixture,
     "topics": check_topics,
+    "series": check_series,
+    "hmm": check_hmm,
 }
 
 
@@ -230,7 +308,8 @@ def check_search(meta: Meta, arrays: Arrays) -> int:
     """How a search ended; gives the number of its parameters."""
     size = len(array_in(arrays, "vector", (None,)))
     need_symmetric(array_in(arrays, "curve", (size, size)), "curve")
-    number_in(meta, "objective")
+    if "log_likelihood" not in meta:  # series say that in place of it
+        number_in(meta, "objective")
     outcome = list_in(meta, "outcome")
     need(len(outcome) == 3 and isinstance(outcome[0], str) and isinstance(outcome[1], str), "the outcome is not told")
     need(type(outcome[2]) is int, "the outcome has no steps")
@@ -250,6 +329,7 @@ def check_estimates(meta: Meta, arrays: Arrays) -> int:
     array_in(arrays, "jacobian", (len(labels), size))
     if "values" in arrays:
         check_values(meta, arrays)
+    check_telling(meta)
     rows = len(array_in(arrays, "evidence", (None,)))
     need(rows, "there are no rows")
     weight = array_in(arrays, "weight", (rows,), least=0.0)
@@ -260,6 +340,21 @@ def check_estimates(meta: Meta, arrays: Arrays) -> int:
         tails = array_in(arrays, "tail_probabilities", (rows,), least=0.0)
         need((tails <= 1 + 1e-9).all(), "tail_probabilities are above one")
     return rows
+
+
+def check_telling(meta: Meta) -> None:
+    """What is told of a fit beside its numbers; files of 0.1 have less of it."""
+    need("terms" not in meta or texts_in(meta, "terms") is not None, "terms are not texts")
+    need(isinstance(meta.get("is_bound", False), bool), "is_bound is not true or false")
+    text_in(meta, "approximation")
+    if meta.get("scales"):
+        need(len(texts_in(meta, "scales")) == len(meta["labels"]), "the scales and the labels differ in number")
+    limits = meta.get("limits", {})
+    need(isinstance(limits, dict), "limits is not a table")
+    for site, given in limits.items():
+        need(isinstance(given, dict), f"the limits of {site[:60]!r} are not a table")
+        for value in given.values():
+            need(np.asarray(value).dtype.kind in "biuf", f"the limits of {site[:60]!r} are not numbers")
 
 
 def check_values(meta: Meta, arrays: Arrays) -> None:

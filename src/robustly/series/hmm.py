@@ -303,5 +303,7 @@ def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> RobustGau
         raise PersistError(f"the file holds a {meta['class']}, which this robustly does not know. Upgrade robustly.")
     model = RobustGaussianHMM(**meta["parameters"])
     for name, value in {**meta["values"], **arrays}.items():
+        if hasattr(type(model), name):
+            raise PersistError(f"the file holds a value called {name}, which is no fitted value of a model.")
         setattr(model, name, value)
     return model
