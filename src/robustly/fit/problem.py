@@ -6,7 +6,6 @@ edge. That is all :func:`robustly.fit.search.search` knows, whatever the model a
 
 from __future__ import annotations
 
-import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -176,7 +175,8 @@ class EvidenceProblem(Problem):
 
     def fresh(self) -> EvidenceProblem:
         """The same problem, with nothing seen of its rows yet."""
-        other = copy.copy(self)
+        other = object.__new__(type(self))
+        vars(other).update(vars(self))
         EvidenceProblem.__init__(other, self.rows)
         return other
 
