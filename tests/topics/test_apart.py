@@ -83,7 +83,7 @@ def test_the_number_of_topics_is_found(size, seed):
     # Five other simulations with 4 to 20 topics found as many, or one more.
     eta = concentrations(size, 60 * size, 30.0, seed=seed)
     counts = simulate(eta, 1.0 / size, 90 * size, 70, seed=seed + 10)
-    model = RobustLDA("auto", random_state=0, draws=160).fit(counts)
+    model = RobustLDA("auto", random_state=0).fit(counts)
     assert abs(model.n_topics_ - size) <= 0.2 * size
     assert model.components_.shape == (model.n_topics_, eta.shape[1])
     assert model.transform(counts[:3]).shape == (3, model.n_topics_)

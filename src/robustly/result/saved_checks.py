@@ -250,7 +250,7 @@ def check_topics_extras(meta: Meta, arrays: Arrays, words: int, topics: int) -> 
             array_in(arrays, name, shape)
 
 
-def check_series(meta: Meta, arrays: Arrays) -> None:
+def check_series_fit(meta: Meta, arrays: Arrays) -> None:
     size = check_search(meta, arrays)
     labels = texts_in(meta, "labels")
     array_in(arrays, "jacobian", (len(labels), size), finite=False)
@@ -296,7 +296,7 @@ CHECKS: dict[str, Callable[[Meta, Arrays], None]] = {
     "conjugate": check_conjugate,
     "mixture": check_mixture,
     "topics": check_topics,
-    "series": check_series,
+    "series": check_series_fit,
     "hmm": check_hmm,
 }
 
