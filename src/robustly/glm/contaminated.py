@@ -23,17 +23,16 @@ from robustly.approx import Approximation, Exact
 from robustly.approx.moments import Finish, Moments
 from robustly.glm.families import Normal
 from robustly.glm.law import Description, Law
-from robustly.glm.local import Classical, LocalPrecision, LocalPredictor, log_prior, log_student_t
+from robustly.glm.local import Classical, LocalLabel, LocalPrecision, LocalPredictor, log_prior, log_student_t
 from robustly.model.row import RowModel
+from robustly.result.two_part import DOF, SHARE, WIDTHS_OF_MEASUREMENTS, normal_parts, student_parts
 
 # Points on each side of a row's peak, how far down they go in nats, and steps to find the peak and these ends.
 NODES, DEPTH, CLIMB, WIDEN = 16, 34.0, 14, 10
 # Normal priors, on the scales that are searched: log odds of the share, logarithms of the others.
-SHARE = (float(np.log(0.03 / 0.97)), 1.2)
-WIDTHS_OF_MEASUREMENTS = (float(np.log(10.0)), 1.0)
 WIDTHS_OF_PREDICTORS = (float(np.log(2.0)), 0.6)
 SPREAD = (float(np.log(0.5)), 1.0)
-DOF = (float(np.log(5.0)), 1.0)
+MARGIN = (float(np.log(2.0)), 0.7)
 
 
 @dataclass(frozen=True)
@@ -139,17 +138,10 @@ class Contaminated(Law):
         )
 
     def _measured(self, row: Any, numbers: Any) -> tuple[Any, Any]:
-        import jax.numpy as jnp
-
         m, scale, *dof, width, _ = numbers
-        away, wider = row[0] - m, scale + 0.5 * jnp.logaddexp(2.0 * width, 0.0)
         if dof:
-            return log_student_t(away, scale, *dof), log_student_t(away, wider, *dof)
-        density = lambda log_scale: self.family.log_prob(*row, m, jnp.exp(log_scale))
-        # log of E[shift² | away] in units of the width: see the head of the module.
-        kept = jax_log_sigmoid(2.0 * width)
-        square = 2.0 * jnp.log(jnp.maximum(jnp.abs(away), 1e-300)) - 2.0 * wider
-        return density(scale), density(wider) + jnp.logaddexp(kept - 2.0 * width, kept + square)
+            return student_parts(row[0] - m, scale, *dof, width, log_student_t)
+        return normal_parts(row[0] - m, scale, width)
 
     def _spread(self, row: Any, numbers: Any, state: Any) -> tuple[Any, Any]:
         *core, wide = [
@@ -171,6 +163,46 @@ class Contaminated(Law):
     @property
     def boundary_text(self) -> str:
         return "no share of rows that do not belong does better than none, so the classical model is returned."
+
+
+@dataclass(frozen=True)
+class MarginLabel(LocalLabel):
+    r"""Wrong labels that are commoner far from the boundary: at the rate :math:`\mathrm{flip} \cdot m^4 / (m^4 + \mathrm{margin}^4)`.
+
+    A label close to the boundary is easily wrong by itself, whoever wrote it down; a rate common to all rows blames the writer.
+    """
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("flip", "margin")
+
+    @property
+    def believed(self) -> Mapping[str, tuple[float, float]]:
+        return {"margin": MARGIN}
+
+    def natural(self, name: str, value: Any, xp: Any = np) -> Any:
+        return xp.exp(value) if name == "margin" else super().natural(name, value, xp)
+
+    def free(self, name: str, value: float) -> float:
+        return float(np.log(value)) if name == "margin" else super().free(name, value)
+
+    def slope(self, name: str, value: float) -> float:
+        return float(np.exp(value)) if name == "margin" else super().slope(name, value)
+
+    def bounds(self, name: str) -> tuple[float, float]:
+        return (0.0, float("inf")) if name == "margin" else super().bounds(name)
+
+    def rate(self, m: Any, flip: Any, margin: Any, xp: Any) -> Any:
+        """How often the label of a row with this predictor is wrong, from numbers on the free scale."""
+        ratio = xp.exp(4.0 * margin)
+        return self.natural("flip", flip, xp) * m**4 / (m**4 + ratio)
+
+    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+        import jax
+        import jax.numpy as jnp
+
+        rate = self.rate(m, *phi, jnp)
+        return jnp.log(rate + (1.0 - 2.0 * rate) * jax.nn.sigmoid((2.0 * row[0] - 1.0) * m))
 
 
 @dataclass(frozen=True)
@@ -253,12 +285,6 @@ def log_integral(joint: Callable[..., Any], numbers: tuple[Any, ...], place: Any
     height = joint(points, *numbers) + logs
     square = ((points - numbers[0]) * jnp.exp(-numbers[1])) ** 2
     return jax.scipy.special.logsumexp(height), jax.scipy.special.logsumexp(height, b=square)
-
-
-def jax_log_sigmoid(value: Any) -> Any:
-    import jax
-
-    return jax.nn.log_sigmoid(value)
 
 
 def believed_of_core(core: Law) -> dict[str, tuple[float, float]]:

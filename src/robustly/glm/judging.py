@@ -7,6 +7,7 @@ other nor make good rows look bad.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -16,14 +17,14 @@ import numpy as np
 from robustly.fit.newton import maximize
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
-from robustly.glm.contaminated import Contaminated, cores_of
+from robustly.glm.contaminated import Contaminated, MarginLabel, cores_of
 from robustly.glm.edges import fit_classical, regression
 from robustly.glm.families import Normal
 from robustly.glm.local import Classical, Law, LocalLabel, LocalPrecision, LocalPredictor
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan, Regression
 from robustly.model.linear import Design
-from robustly.result.outliers import Candidate, Judgement, judge
+from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
 
 STOP = Stop(1e-9, 60)
 # Small subsets, and how often each is fitted again to its closest half.
@@ -33,8 +34,6 @@ KEPT_SUBSETS = 3
 START_ROWS, START_COLUMNS = 2000, 60
 # From so many rows on, what the estimates leave open no longer shows in a row's score.
 MANY_ROWS = 20_000
-# A heavy-tailed core must do better than a normal one with a wide part by so many nats: few rows cannot tell them apart.
-MARGIN = 5.0
 STEP = 1e-3
 DEEPEST = 1e-11
 # A share of strayed rows above this is a core that does not fit.
@@ -50,7 +49,7 @@ def judge_regression(design: Design, plan: Plan) -> Judgement:
     candidates: list[Candidate] = []
     previous: Found | None = None
     for place, core in enumerate(cores_of(plan.law)):
-        margin = MARGIN if place and isinstance(family, Normal) else 0.0
+        margin = HEAVY_MARGIN if place and isinstance(family, Normal) else 0.0
         if place == 0:
             classical = fit_classical(design, plain)
             if not classical.outcome.converged:
@@ -65,7 +64,7 @@ def judge_regression(design: Design, plan: Plan) -> Judgement:
         found = _fit(design, replace(plain, law=Contaminated(family, core)), vectors)
         candidates.append(_candidate(found, core, margin))
         previous = found
-    return judge(candidates, _doubt(candidates, family))
+    return judge(candidates, heavy_tails_doubt(candidates) if isinstance(family, Normal) else "")
 
 
 STEEPEST = 5.0
@@ -79,29 +78,52 @@ def label_plan(family: Any) -> Plan:
 
 
 def judge_labels(found: Found) -> Judgement:
-    """0/1 rows have no tails: they are judged by the probability that their label is wrong."""
+    """0/1 rows have no tails: they are judged by the probability that their label is wrong, at a rate that may grow with the margin."""
     problem = found.problem
     assert isinstance(problem, Regression)
-    law, y = problem.plan.law, problem.design.y
-    u, phi = problem.split(found.vector)
+    law, design = problem.plan.law, problem.design
     if not isinstance(law, LocalLabel):
-        return Judgement(np.zeros(len(y)), None, 0.0, "a law of right labels", {})
-    flip, sign = float(law.natural("flip", phi[0])), 2.0 * y - 1.0
-    odds = np.log(flip) - np.log1p(-flip) - sign * problem.design.predictor(u)
-    rate = law.slope("flip", phi[0]) / (flip * (1.0 - flip))
-    variance = _variance(found, np.stack([-sign, np.full(len(y), rate)], axis=1)) if len(y) < MANY_ROWS else None
-    name = "a law of labels that may be wrong"
-    return judge([Candidate(name, found.value, found.optimum.curve, odds, variance, flip)])
+        return Judgement(np.zeros(len(design)), None, 0.0, "a law of right labels", {})
+    u, phi = problem.split(found.vector)
+    plan = replace(problem.plan, law=MarginLabel(law.family), stop=STOP, held={})
+    # Far wrong labels taken for a rate common to all make coefficients too steep: climb from less steep ones as well.
+    starts = [np.concatenate([factor * u, phi, [np.log(margin)]]) for factor, margin in ((1.0, 1.0), (0.4, 2.0))]
+    far = _fit(design, plan, starts)
+    constant = lambda m, phi: np.full(len(m), law.natural("flip", phi[0]))
+    growing = lambda m, phi: plan.law.rate(m, *phi, np)  # type: ignore[attr-defined]
+    return judge(
+        [
+            _label_candidate("a law of labels that may be wrong", found, constant),
+            _label_candidate("a law of labels that may be wrong, far from the boundary more often", far, growing),
+        ],
+        cautious=True,
+    )
 
 
-def _doubt(candidates: list[Candidate], family: Any) -> str:
-    evidence = [one.log_evidence for one in candidates]
-    if isinstance(family, Normal) and evidence[-1] + MARGIN > max(evidence[:-1]) > evidence[-1]:
-        return (
-            "A core with heavy tails describes these rows about as well, and under it the list would be shorter: so few rows "
-            "do not tell heavy tails from rows that do not belong."
-        )
-    return ""
+def _label_candidate(name: str, found: Found, rate: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Candidate:
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    u, phi = problem.split(found.vector)
+    m, sign = problem.design.predictor(u), 2.0 * problem.design.y - 1.0
+
+    def odds(m: np.ndarray, phi: np.ndarray) -> np.ndarray:
+        wrong = np.maximum(rate(m, phi), 1e-300)
+        return np.log(wrong) - np.log1p(-wrong) - sign * m
+
+    variance = _variance(found, _slopes(odds, m, phi, STEP)) if len(m) < MANY_ROWS else None
+    share = float(rate(m, phi).mean())
+    return Candidate(name, found.value, found.optimum.curve, odds(m, phi), variance, share)
+
+
+def _slopes(
+    of: Callable[[np.ndarray, np.ndarray], np.ndarray], m: np.ndarray, phi: np.ndarray, step: float
+) -> np.ndarray:
+    """Differences of a number by row in the row's predictor, by `step`, and in the shared numbers."""
+    found = [(of(m + step, phi) - of(m - step, phi)) / (2.0 * step)]
+    for k in range(len(phi)):
+        away = STEP * (np.arange(len(phi)) == k)
+        found.append((of(m, phi + away) - of(m, phi - away)) / (2.0 * STEP))
+    return np.stack(found, axis=1)
 
 
 def _fit(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
@@ -191,11 +213,7 @@ def _scores(found: Found, core: Law) -> tuple[np.ndarray, np.ndarray]:
     # Steps in the predictor are in units of a row's own deviation there.
     unit = float(np.exp(phi[core.names.index("scale")])) if "scale" in core.names else 1.0
     slopes = np.zeros((len(here), 1 + len(problem.linear.held)))
-    step = STEP * unit
-    slopes[:, 0] = (score(m + step, phi) - score(m - step, phi)) / (2.0 * step)
-    for k in range(len(phi)):
-        away = STEP * (np.arange(len(phi)) == k)
-        slopes[:, 1 + k] = (score(m, phi + away) - score(m, phi - away)) / (2.0 * STEP)
+    slopes[:, : 1 + len(phi)] = _slopes(score, m, phi, STEP * unit)
     return here, _variance(found, slopes)
 
 

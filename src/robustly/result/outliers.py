@@ -31,6 +31,10 @@ TAILS, POSTERIOR = "tails", "posterior"
 NODES = 31
 # The least share of a score's variance that is left where the row itself decides the fit.
 LEAST = 1e-6
+# A heavy-tailed core must do better than a normal one with a wide part by so many nats: few rows cannot tell them apart.
+HEAVY_MARGIN = 5.0
+# A law with less than this probability is ruled out.
+RULED_OUT = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,8 +131,12 @@ class Judgement:
         return f"{how} {self.doubt}" if self.doubt else how
 
 
-def judge(candidates: Sequence[Candidate], doubt: str = "") -> Judgement:
-    """Weigh laws by their evidence; the best judges tails, all of them give probabilities."""
+def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = False) -> Judgement:
+    """Weigh laws by their evidence; the best judges tails, all of them give probabilities.
+
+    Where laws are hard to tell apart and much depends on it, the `cautious` answer is the least of the probabilities under those
+    that the rows do not rule out.
+    """
     evidence = np.array([one.log_evidence for one in candidates])
     evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
     weight = np.exp(evidence - evidence.max())
@@ -138,6 +146,8 @@ def judge(candidates: Sequence[Candidate], doubt: str = "") -> Judgement:
     for one, share in zip(candidates, weight):
         given = one.probability
         total = total + (0.0 if given is None else share * given)
+    if cautious:
+        total = np.min([one.probability for one, share in zip(candidates, weight) if share > RULED_OUT], axis=0)  # type: ignore[arg-type]
     tail = None
     if best.score is not None:
         from scipy.special import ndtr
@@ -149,6 +159,17 @@ def judge(candidates: Sequence[Candidate], doubt: str = "") -> Judgement:
     probability = np.broadcast_to(total, np.shape(tail) if tail is not None else np.shape(total)).astype(float)
     weights = {one.name: float(share) for one, share in zip(candidates, weight)}
     return Judgement(probability, tail, best.share, best.name, weights, doubt)
+
+
+def heavy_tails_doubt(candidates: Sequence[Candidate]) -> str:
+    """What to say where the last law, a heavy-tailed core, does better than the others but not by its margin."""
+    evidence = [one.log_evidence for one in candidates]
+    if not evidence[-1] < max(evidence[:-1]) < evidence[-1] + candidates[-1].margin:
+        return ""
+    return (
+        "A core with heavy tails describes these rows about as well, and under it the list would be shorter: so few rows do not "
+        "tell heavy tails from rows that do not belong."
+    )
 
 
 def by_tails(tail: np.ndarray, rule: str = TAILS) -> Judgement:

@@ -1,0 +1,159 @@
+r"""How is any row model judged? Its rows' law as the core, and beside it the same law wider, or one the model states.
+
+A :class:`TwoPart` gives the log densities of one row in the core and in the wide part as functions of named parameters; here it
+becomes a row model of its own, is fitted from several starts, and tells each row's odds. Regressions, whose rows see a linear
+predictor, do the same by their own passes (:mod:`robustly.glm.judging`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import constraints as limit
+
+from robustly._runtime.precision import double_precision
+from robustly.approx import Exact
+from robustly.fit.newton import maximize
+from robustly.fit.outcome import Stop
+from robustly.fit.problem import Found, RowProblem, in_memory
+from robustly.model.row import RowModel
+from robustly.result.outliers import Candidate
+from robustly.rows.store import Rows
+
+STOP = Stop(1e-10, 80)
+# Normal priors on the scales that are searched: log odds of the share, logarithms of the others.
+SHARE = (float(np.log(0.03 / 0.97)), 1.2)
+WIDTHS_OF_MEASUREMENTS = (float(np.log(10.0)), 1.0)
+DOF = (float(np.log(5.0)), 1.0)
+LOG_2PI = float(np.log(2.0 * np.pi))
+STEP = 1e-3
+
+
+def log_normal(away: Any, centre: float, width: float) -> Any:
+    """A normal log density."""
+    return -0.5 * ((away - centre) / width) ** 2 - float(np.log(width)) - 0.5 * LOG_2PI
+
+
+def student_parts(away: Any, scale: Any, dof: Any, width: Any, density: Callable[..., Any]) -> tuple[Any, Any]:
+    """A heavy-tailed core of measurements and the same, wider; `density` is Student's t of (away, log scale, log dof)."""
+    wider = scale + 0.5 * jnp.logaddexp(2.0 * width, 0.0)
+    return density(away, scale, dof), density(away, wider, dof)
+
+
+def normal_parts(away: Any, scale: Any, width: Any) -> tuple[Any, Any]:
+    r"""A normal core of measurements, and rows shifted by :math:`u \sim (u/w)^2 N(0, w^2)` in units of the scale.
+
+    The shift is integrated: :math:`N(r; 0, 1 + w^2)\,[1/(1 + w^2) + r^2 w^2/(1 + w^2)^2]`. Logarithms come in and go out, without
+    the constant of the normal density.
+    """
+    wider = scale + 0.5 * jnp.logaddexp(2.0 * width, 0.0)
+    density = lambda log_scale: -0.5 * (away * jnp.exp(-log_scale)) ** 2 - log_scale
+    kept = jax.nn.log_sigmoid(2.0 * width)
+    square = 2.0 * jnp.log(jnp.maximum(jnp.abs(away), 1e-300)) - 2.0 * wider
+    return density(scale), density(wider) + jnp.logaddexp(kept - 2.0 * width, kept + square)
+
+
+@dataclass(frozen=True, eq=False)
+class TwoPart:
+    """The law of one row in two parts, stated: parameters by name, on their own scales."""
+
+    name: str
+    """The core in words."""
+    parts: Callable[[Mapping[str, Any], Any], tuple[Any, Any]]
+    """(theta, row) -> log densities in the core and in the wide part, without their shares."""
+    starts: Sequence[Mapping[str, Any]]
+    """Of all parameters but `share`; `width` among them."""
+    constraints: Mapping[str, Any]
+    believed: Mapping[str, tuple[float, float]]
+    """Normal priors of positive parameters on the log scale."""
+    tails: Callable[[Mapping[str, Any]], np.ndarray] | None
+    """theta -> two-sided tail probabilities in the core, by row; None without tails."""
+    margin: float = 0.0
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    keeps: dict[Any, RowModel] = field(default_factory=dict)
+    """Where row models are kept, so that a law like one before compiles nothing."""
+
+    def row_model(self) -> RowModel:
+        def log_hyperprior(theta: Any) -> Any:
+            share = jnp.log(theta["share"]) - jnp.log1p(-theta["share"])
+            total = log_normal(share, *SHARE)
+            return total + sum(log_normal(jnp.log(theta[name]), *given) for name, given in self.believed.items())
+
+        def evidence(theta: Any, row: Any) -> Any:
+            core, wide = self.parts(theta, row)
+            share = theta["share"]
+            return jnp.logaddexp(
+                jnp.maximum(core + jnp.log1p(-share), -1e300), jnp.maximum(wide + jnp.log(share), -1e300)
+            )
+
+        return RowModel(
+            log_likelihood=lambda local, theta, row: evidence(theta, row),
+            closed=evidence,
+            start={**self.starts[0], "share": 0.05},
+            constraints={**self.constraints, "width": limit.positive, "share": limit.unit_interval},
+            fixed=self.fixed,
+            log_hyperprior=log_hyperprior,
+            size=0,
+        )
+
+    def candidate(self, rows: Rows) -> Candidate:
+        """Fit it, and tell the odds of every row."""
+        model = self.keeps.setdefault(self.name, self.row_model())
+        best: Found | None = None
+        with double_precision():
+            for start in self.starts:
+                problem = RowProblem(model, rows, Exact())
+                vector = np.asarray(model.parameters.vector({**start, "share": 0.05}))
+                found = Found(problem, maximize(problem, vector, STOP))
+                if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-8):
+                    best = found
+            assert best is not None
+            curve = best.problem.look(best.vector).curve
+            assert curve is not None
+            theta_of = model.parameters.natural
+
+            def odds(vector: Any, row: Any) -> Any:
+                theta = theta_of(vector)
+                core, wide = self.parts(theta, row)
+                return wide - core + jnp.log(theta["share"]) - jnp.log1p(-theta["share"])
+
+            data = tuple(jnp.asarray(column) for column in in_memory(rows).data)
+            each = jax.jit(jax.vmap(jax.value_and_grad(odds), (None, 0)))
+            log_odds, slope = (np.asarray(part) for part in each(jnp.asarray(best.vector), data))
+            covariance = np.linalg.pinv(-curve)
+            theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(best.vector)).items()}
+        return Candidate(
+            f"{self.name} and a wide part",
+            best.value,
+            curve,
+            log_odds,
+            np.einsum("ni,ij,nj->n", slope, covariance, slope),
+            float(theta["share"]),
+            None if self.tails is None else lambda: scores_at(self.tails, theta_of, best.vector, covariance),  # type: ignore[arg-type]
+            self.margin,
+        )
+
+
+def scores_at(
+    tails: Callable[[Mapping[str, Any]], np.ndarray],
+    theta_of: Callable[[Any], Mapping[str, Any]],
+    vector: np.ndarray,
+    covariance: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Two-sided normal scores of rows in the core, and their variance from the estimates, by differences in the vector."""
+    from scipy.special import ndtri
+
+    def score(at: np.ndarray) -> np.ndarray:
+        with double_precision():
+            theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(at)).items()}
+        return -ndtri(np.maximum(0.5 * tails(theta), 1e-300))
+
+    here = score(vector)
+    steps = STEP * np.eye(len(vector))
+    slope = np.stack([(score(vector + step) - score(vector - step)) / (2.0 * STEP) for step in steps], axis=1)
+    return here, np.einsum("ni,ij,nj->n", slope, covariance, slope)
