@@ -23,8 +23,8 @@ from robustly.rows.store import Rows
 
 CONSISTENT = 1.4826  # A normal's standard deviation over its median absolute deviation.
 WIDTHS_OF_LOCALS = (float(np.log(3.0)), 0.7)
-# How far, in log units, the core's own spread may be from that of the whole fit; and where else it is climbed from.
-SPREAD_WIDTH = 1.5
+# A weak prior on the logarithm of the locals' relative spread in the core; and how much narrower than the fit it is climbed from.
+SPREAD = (float(np.log(0.5)), 1.5)
 NARROWER = (1.0, 0.3)
 
 Tails = Callable[[Mapping[str, Any] | None], np.ndarray]
@@ -141,7 +141,6 @@ def _widened(
         return None
     columns, power = tuple(table.columns), pair.spread_power
     start = dict(pair.start(table) if theta is None else theta)
-    centre = float(np.log(start[first]))
 
     def parts(theta: Mapping[str, Any], row: Any) -> tuple[Any, Any]:
         named = dict(zip(columns, row))
@@ -165,7 +164,7 @@ def _widened(
         parts,
         [{**free, first: start[first] * narrow ** (1.0 / power), "width": 3.0} for narrow in NARROWER],
         {name: one for name, (one, _) in coordinates.items() if name not in fixed},
-        {"width": WIDTHS_OF_LOCALS, first: (centre, SPREAD_WIDTH / abs(power))},
+        {"width": WIDTHS_OF_LOCALS, **({} if power > 0 else {first: (SPREAD[0] / power, SPREAD[1] / abs(power))})},
         known,
         fixed=fixed,
         keeps=_KEPT.setdefault((pair, columns), {}),

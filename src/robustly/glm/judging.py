@@ -60,7 +60,7 @@ def judge_regression(design: Design, plan: Plan) -> Judgement:
             continue
         else:
             assert previous is not None
-            vectors = [*_grown(core, previous), *_spread_starts(core, previous, trimmed)]
+            vectors = _spread_starts(core, previous, trimmed) or _grown(core, previous)
         found = _fit(design, replace(plain, law=Contaminated(family, core)), vectors)
         candidates.append(_candidate(found, core, margin))
         previous = found
@@ -119,10 +119,9 @@ def _slopes(
     of: Callable[[np.ndarray, np.ndarray], np.ndarray], m: np.ndarray, phi: np.ndarray, step: float
 ) -> np.ndarray:
     """Differences of a number by row in the row's predictor, by `step`, and in the shared numbers."""
-    found = [(of(m + step, phi) - of(m - step, phi)) / (2.0 * step)]
-    for k in range(len(phi)):
-        away = STEP * (np.arange(len(phi)) == k)
-        found.append((of(m, phi + away) - of(m, phi - away)) / (2.0 * STEP))
+    here = of(m, phi)
+    found = [(of(m + step, phi) - here) / step]
+    found += [(of(m, phi + STEP * (np.arange(len(phi)) == k)) - here) / STEP for k in range(len(phi))]
     return np.stack(found, axis=1)
 
 
@@ -297,7 +296,7 @@ def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray, half: 
 def _starts(
     design: Design, core: Law, classical: Found, trimmed: list[tuple[np.ndarray, np.ndarray]]
 ) -> list[np.ndarray]:
-    """Where the law with a wide part is climbed from: the trimmed start, and the classical fit."""
+    """Where the law with a wide part is climbed from: the trimmed start, or else the classical fit."""
     assert isinstance(classical.problem, Regression)
     u, phi = classical.problem.split(classical.vector)
     wide = np.array([np.log(5.0), np.log(0.05)]) if isinstance(core.family, Normal) else np.array([0.7, np.log(0.05)])
@@ -313,7 +312,7 @@ def _starts(
             )
             shared[: len(guess)] = np.log(guess) if len(guess) else shared
         found.append(np.concatenate([start, shared, wide]))
-    return [*found, np.concatenate([u, phi, wide])]
+    return found or [np.concatenate([u, phi, wide])]
 
 
 def _spread_starts(core: Law, previous: Found, trimmed: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:

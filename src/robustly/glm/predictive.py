@@ -20,6 +20,7 @@ LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 # Laws whose rows are averaged over their own predictors or dispersions.
 MIXED = (LocalPredictor, LocalDispersion)
 POINTS = 32
+LEGENDRE = np.polynomial.legendre.leggauss(POINTS)
 ROWS_AT_ONCE = 4096
 
 
@@ -310,7 +311,7 @@ def two_centres(
 
 
 def _half_lines(centre: np.ndarray, width: np.ndarray, side: float, length: Any) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(POINTS)
+    nodes, weights = LEGENDRE
     end = np.arcsinh(np.maximum(length, 0.0) / width)[:, None]
     x = 0.5 * end * (nodes + 1.0)
     return centre[:, None] + side * width[:, None] * np.sinh(x), 0.5 * end * weights * width[:, None] * np.cosh(x)

@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from numpyro.distributions import constraints as limit
 
+from robustly._runtime.compiled import one_thread
 from robustly._runtime.precision import double_precision
 from robustly.approx import Exact
 from robustly.fit.newton import maximize
 from robustly.fit.outcome import Stop
-from robustly.fit.problem import Found, RowProblem, in_memory
+from robustly.fit.passes import ChunkPass
+from robustly.fit.problem import Found, RowProblem
 from robustly.model.row import RowModel
 from robustly.result.outliers import Candidate
 from robustly.rows.store import Rows
@@ -75,8 +77,8 @@ class TwoPart:
     """theta -> two-sided tail probabilities in the core, by row; None without tails."""
     margin: float = 0.0
     fixed: Mapping[str, Any] = field(default_factory=dict)
-    keeps: dict[Any, RowModel] = field(default_factory=dict)
-    """Where row models are kept, so that a law like one before compiles nothing."""
+    keeps: dict[Any, tuple[RowModel, ChunkPass]] = field(default_factory=dict)
+    """Where compiled passes are kept, so that a law like one before compiles nothing."""
 
     def row_model(self) -> RowModel:
         def log_hyperprior(theta: Any) -> Any:
@@ -101,9 +103,27 @@ class TwoPart:
             size=0,
         )
 
+    def odds_pass(self, model: RowModel) -> ChunkPass:
+        """A pass for each row's log odds of the wide part, and their slopes in the parameter vector."""
+
+        def odds(vector: Any, row: Any) -> Any:
+            theta = model.parameters.natural(vector)
+            core, wide = self.parts(theta, row)
+            return wide - core + jnp.log(theta["share"]) - jnp.log1p(-theta["share"])
+
+        def each(vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            value, slope = jax.vmap(jax.value_and_grad(odds), (None, 0))(vector, data)
+            return {}, {"odds": value, "slope": slope}, None
+
+        _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
+        return ChunkPass(one_thread(each))
+
     def candidate(self, rows: Rows) -> Candidate:
         """Fit it, and tell the odds of every row."""
-        model = self.keeps.setdefault(self.name, self.row_model())
+        if self.name not in self.keeps:
+            made = self.row_model()
+            self.keeps[self.name] = made, self.odds_pass(made)
+        model, odds_pass = self.keeps[self.name]
         best: Found | None = None
         with double_precision():
             for start in self.starts:
@@ -116,15 +136,8 @@ class TwoPart:
             curve = best.problem.look(best.vector).curve
             assert curve is not None
             theta_of = model.parameters.natural
-
-            def odds(vector: Any, row: Any) -> Any:
-                theta = theta_of(vector)
-                core, wide = self.parts(theta, row)
-                return wide - core + jnp.log(theta["share"]) - jnp.log1p(-theta["share"])
-
-            data = tuple(jnp.asarray(column) for column in in_memory(rows).data)
-            each = jax.jit(jax.vmap(jax.value_and_grad(odds), (None, 0)))
-            log_odds, slope = (np.asarray(part) for part in each(jnp.asarray(best.vector), data))
+            by_row = rows.map(odds_pass, best.vector).by_unit
+            log_odds, slope = by_row["odds"], by_row["slope"]
             covariance = np.linalg.pinv(-curve)
             theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(best.vector)).items()}
         return Candidate(
@@ -155,5 +168,5 @@ def scores_at(
 
     here = score(vector)
     steps = STEP * np.eye(len(vector))
-    slope = np.stack([(score(vector + step) - score(vector - step)) / (2.0 * STEP) for step in steps], axis=1)
+    slope = np.stack([(score(vector + step) - here) / STEP for step in steps], axis=1)
     return here, np.einsum("ni,ij,nj->n", slope, covariance, slope)
