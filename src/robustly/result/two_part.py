@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.scipy.special import gammaln
 from numpyro.distributions import constraints as limit
 
 from robustly._runtime.compiled import one_thread
@@ -24,7 +25,7 @@ from robustly.fit.outcome import Stop
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Found, RowProblem
 from robustly.model.row import RowModel
-from robustly.result.outliers import Candidate
+from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
 from robustly.rows.store import Rows
 
 STOP = Stop(1e-10, 80)
@@ -77,17 +78,24 @@ class TwoPart:
     """theta -> two-sided tail probabilities in the core, by row; None without tails."""
     margin: float = 0.0
     fixed: Mapping[str, Any] = field(default_factory=dict)
+    prior: Callable[[Mapping[str, Any]], Any] | None = None
+    """What else is believed of the parameters."""
+    wide: bool = True
+    """Whether there is a wide part at all; without one, `parts` gives the core twice."""
     keeps: dict[Any, tuple[RowModel, ChunkPass]] = field(default_factory=dict)
     """Where compiled passes are kept, so that a law like one before compiles nothing."""
 
     def row_model(self) -> RowModel:
         def log_hyperprior(theta: Any) -> Any:
-            share = jnp.log(theta["share"]) - jnp.log1p(-theta["share"])
-            total = log_normal(share, *SHARE)
+            total = jnp.zeros(()) if self.prior is None else self.prior(theta)
+            if self.wide:
+                total = total + log_normal(jnp.log(theta["share"]) - jnp.log1p(-theta["share"]), *SHARE)
             return total + sum(log_normal(jnp.log(theta[name]), *given) for name, given in self.believed.items())
 
         def evidence(theta: Any, row: Any) -> Any:
             core, wide = self.parts(theta, row)
+            if not self.wide:
+                return core
             share = theta["share"]
             return jnp.logaddexp(
                 jnp.maximum(core + jnp.log1p(-share), -1e300), jnp.maximum(wide + jnp.log(share), -1e300)
@@ -96,12 +104,18 @@ class TwoPart:
         return RowModel(
             log_likelihood=lambda local, theta, row: evidence(theta, row),
             closed=evidence,
-            start={**self.starts[0], "share": 0.05},
-            constraints={**self.constraints, "width": limit.positive, "share": limit.unit_interval},
+            start=self._start(self.starts[0]),
+            constraints={
+                **self.constraints,
+                **({"width": limit.positive, "share": limit.unit_interval} if self.wide else {}),
+            },
             fixed=self.fixed,
             log_hyperprior=log_hyperprior,
             size=0,
         )
+
+    def _start(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        return {**given, "share": 0.05} if self.wide else dict(given)
 
     def odds_pass(self, model: RowModel) -> ChunkPass:
         """A pass for each row's log odds of the wide part, and their slopes in the parameter vector."""
@@ -109,6 +123,8 @@ class TwoPart:
         def odds(vector: Any, row: Any) -> Any:
             theta = model.parameters.natural(vector)
             core, wide = self.parts(theta, row)
+            if not self.wide:
+                return jnp.zeros(())
             return wide - core + jnp.log(theta["share"]) - jnp.log1p(-theta["share"])
 
         def each(vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
@@ -120,15 +136,16 @@ class TwoPart:
 
     def candidate(self, rows: Rows) -> Candidate:
         """Fit it, and tell the odds of every row."""
-        if self.name not in self.keeps:
+        place = "two parts", self.name, self.wide
+        if place not in self.keeps:
             made = self.row_model()
-            self.keeps[self.name] = made, self.odds_pass(made)
-        model, odds_pass = self.keeps[self.name]
+            self.keeps[place] = made, self.odds_pass(made)
+        model, odds_pass = self.keeps[place]
         best: Found | None = None
         with double_precision():
             for start in self.starts:
                 problem = RowProblem(model, rows, Exact())
-                vector = np.asarray(model.parameters.vector({**start, "share": 0.05}))
+                vector = np.asarray(model.parameters.vector(self._start(start)))
                 found = Found(problem, maximize(problem, vector, STOP))
                 if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-8):
                     best = found
@@ -140,16 +157,12 @@ class TwoPart:
             log_odds, slope = by_row["odds"], by_row["slope"]
             covariance = np.linalg.pinv(-curve)
             theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(best.vector)).items()}
-        return Candidate(
-            f"{self.name} and a wide part",
-            best.value,
-            curve,
-            log_odds,
-            np.einsum("ni,ij,nj->n", slope, covariance, slope),
-            float(theta["share"]),
-            None if self.tails is None else lambda: scores_at(self.tails, theta_of, best.vector, covariance),  # type: ignore[arg-type]
-            self.margin,
-        )
+        score = None if self.tails is None else lambda: scores_at(self.tails, theta_of, best.vector, covariance)
+        if not self.wide:
+            return Candidate(f"{self.name} alone", best.value, curve, score=score, margin=self.margin)
+        variance = np.einsum("ni,ij,nj->n", slope, covariance, slope)
+        name, share = f"{self.name} and a wide part", float(theta["share"])
+        return Candidate(name, best.value, curve, log_odds, variance, share, score, self.margin)
 
 
 def scores_at(
@@ -170,3 +183,79 @@ def scores_at(
     steps = STEP * np.eye(len(vector))
     slope = np.stack([(score(vector + step) - here) / STEP for step in steps], axis=1)
     return here, np.einsum("ni,ij,nj->n", slope, covariance, slope)
+
+
+def judge_measurements(
+    rows: Rows,
+    away: Callable[[Mapping[str, Any], Any], Any],
+    residual: Callable[[Mapping[str, Any]], np.ndarray],
+    starts: Sequence[Mapping[str, Any]],
+    *,
+    freedom: int,
+    constraints: Mapping[str, Any],
+    fixed: Mapping[str, Any],
+    keeps: dict[Any, Any],
+    prior: Callable[[Mapping[str, Any]], Any] | None = None,
+) -> Judgement:
+    """Rows that are a place and an error, as every road judges them: a normal core, and one with heavy tails.
+
+    Args:
+        away: (theta, row) -> the error of one row, whatever its sign; `residual` gives its size for all rows.
+        starts: of the parameters of the place and of the `scale`, unless it is among `fixed`.
+        freedom: how many parameters the place has.
+    """
+    from scipy import stats
+
+    total = float(rows.weight.sum())
+
+    def standardised(theta: Mapping[str, Any]) -> np.ndarray:
+        count = (1.0 - float(theta.get("share", 0.0))) * total
+        unbiased = 1.0 if "scale" in fixed or count <= 2 * freedom else np.sqrt(count / (count - freedom))
+        return residual(theta) / (theta["scale"] * unbiased)
+
+    normal = lambda theta: 2.0 * stats.norm.sf(standardised(theta))
+    student = lambda theta: 2.0 * stats.t(theta["dof"]).sf(standardised(theta))
+    logs = lambda theta, *names: (jnp.log(theta[name]) for name in names)
+    scale = {} if "scale" in fixed else {"scale": limit.positive}
+    common: dict[str, Any] = {"fixed": fixed, "keeps": keeps, "prior": prior}
+    wide = [{**start, "width": 5.0} for start in starts]
+    candidates = [
+        TwoPart(
+            "a core of Normal rows",
+            lambda theta, row: (normal_parts(away(theta, row), *logs(theta, "scale"), 0.0)[0],) * 2,
+            starts[-1:],
+            {**constraints, **scale},
+            {},
+            normal,
+            wide=False,
+            **common,
+        ),
+        TwoPart(
+            "a core of Normal rows",
+            lambda theta, row: normal_parts(away(theta, row), *logs(theta, "scale", "width")),
+            wide,
+            {**constraints, **scale},
+            {"width": WIDTHS_OF_MEASUREMENTS},
+            normal,
+            **common,
+        ),
+        TwoPart(
+            "a core with heavy tails (Student t)",
+            lambda theta, row: student_parts(away(theta, row), *logs(theta, "scale", "dof", "width"), log_student),
+            [{**wide[0], "dof": 4.0}],
+            {**constraints, **scale, "dof": limit.positive},
+            {"width": WIDTHS_OF_MEASUREMENTS, "dof": DOF},
+            student,
+            HEAVY_MARGIN,
+            **common,
+        ),
+    ]
+    found = [one.candidate(rows) for one in candidates]
+    return judge(found, heavy_tails_doubt(found))
+
+
+def log_student(away: Any, log_scale: Any, log_dof: Any) -> Any:
+    """Student's t, up to the constant of the normal."""
+    half = 0.5 * jnp.exp(log_dof)
+    constant = gammaln(half + 0.5) - gammaln(half) - 0.5 * jnp.log(half) - log_scale
+    return constant - (half + 0.5) * jnp.log1p((away * jnp.exp(-log_scale)) ** 2 / (2.0 * half))
