@@ -28,6 +28,8 @@ class RobustLinearRegression(RowRegressor):
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
         tol: the gain in log likelihood at which the search ends, relative to its size.
         max_iter: most passes over the rows.
+        x_weights: ``"mcd"`` weights rows by the robust distance of their columns from the others', against leverage; or a number
+            a row; see :mod:`robustly.glm.leverage`.
 
     Example:
         >>> X = np.arange(40.0)[:, None]
@@ -48,12 +50,14 @@ class RobustLinearRegression(RowRegressor):
         alpha: float = 0.0,
         tol: float = 1e-8,
         max_iter: int = 100,
+        x_weights: Any = None,
     ) -> None:
         self.fit_intercept = fit_intercept
         self.dof = dof
         self.alpha = alpha
         self.tol = tol
         self.max_iter = max_iter
+        self.x_weights = x_weights
 
     def _family(self) -> Family:
         return Normal()

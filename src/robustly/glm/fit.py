@@ -15,6 +15,7 @@ from robustly.glm.edges import NARROWEST, WIDEST, fit_classical, fit_law, plan_o
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
 from robustly.glm.judging import STEEPEST
+from robustly.glm.leverage import weighed_by_columns
 from robustly.glm.local import Classical, Law, LocalChoice, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
 from robustly.glm.regression import Plan, Regression
@@ -45,11 +46,13 @@ def fit_glm(
     spread: float | None = None,
     tol: float = 1e-8,
     max_iter: int = 100,
+    x_weights: Any = None,
     formula: Any = None,
     classical: Fit | None = None,
 ) -> Fit:
     """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time."""
-    notes = family.check_response(design.y, design.trials)
+    design, told = weighed_by_columns(design, x_weights)
+    notes = (*family.check_response(design.y, design.trials), *told)
     if local == "auto":
         local = "dispersion" if isinstance(family, Normal) else "predictor"
     law = law_of(family, local, prior)
