@@ -14,7 +14,7 @@ from robustly.fit.problem import Found
 from robustly.glm.edges import NARROWEST, WIDEST, fit_classical, fit_law, plan_of
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
-from robustly.glm.judging import STEEPEST
+from robustly.glm.judging import STEEPEST, fit_contaminated
 from robustly.glm.leverage import weighed_by_columns
 from robustly.glm.local import Classical, Law, LocalChoice, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
@@ -88,7 +88,15 @@ def fit_glm(
         )
     if classical is not None and classical.source is not None:
         plan = replace(plan, known=classical.source.found)  # type: ignore[attr-defined]
-    found: Found = SOLVERS[solver](design, plan)
+    if local == "contaminated":
+        if single or solver != "newton" or spread is not None:
+            raise ModelError(
+                'local="contaminated" takes counts and measurements, solver="newton" and no spread; for 0/1 rows choose '
+                'local="label".'
+            )
+        found: Found = fit_contaminated(design, plan)
+    else:
+        found = SOLVERS[solver](design, plan)
     if unidentified and found.outcome.converged and isinstance(plan_of(found).law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))
     fit = regression_fit(found, plan, local, prior, notes, formula)

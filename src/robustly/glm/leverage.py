@@ -59,7 +59,9 @@ def mcd_weights(design: Design) -> np.ndarray:
     varied = [j for j in range(columns.shape[1]) if np.subtract(*np.quantile(columns[:, j], [0.75, 0.25])) > 0]
     varied = [j for j in varied if len(np.unique(columns[:, j])) > 2]
     if not varied:
-        raise ModelError('x_weights="mcd" needs a column that varies over most rows; there is none. Give numbers instead.')
+        raise ModelError(
+            'x_weights="mcd" needs a column that varies over most rows; there is none. Give numbers instead.'
+        )
     if len(columns) < 3 * len(varied):
         raise ModelError(
             f'x_weights="mcd" needs three rows a column; got {len(columns)} rows and {len(varied)} columns that vary. '
