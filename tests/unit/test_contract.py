@@ -61,20 +61,6 @@ SAME_MEANING = {
 # ---------------------------------------------------------------------- today's violations; these lists may only shrink
 
 EXCEPTIONS: dict[str, set[str]] = {
-    # A hidden Markov model is a t mixture with a chain: it shares the mixture's densities, its steps and its start.
-    "against_the_line": {
-        "series.baumwelch -> mixture.ecm",
-        "series.emissions -> mixture.covariance",
-        "series.emissions -> mixture.ecm",
-        "series.emissions -> mixture.passes",
-        "series.hmm -> mixture.covariance",
-        "series.hmm -> mixture.ecm",
-        "series.hmm -> mixture.passes",
-        "series.hmm_settings -> mixture.covariance",
-        "series.hmm_settings -> mixture.ecm",
-        "series.hmm_settings -> mixture.settings",
-        "series.hmm_settings -> mixture.start",
-    },
     # What is fitted and how it is judged know each other in topics.
     "cycles": {
         "topics.evaluate <-> topics.fitted",
@@ -101,10 +87,8 @@ EXCEPTIONS: dict[str, set[str]] = {
     "names_defined_twice": {
         "Draws: fit/draws.py, topics/merging.py",
         "Plan: glm/regression.py, topics/fitting.py",
-        "Run: mixture/ecm.py, topics/fitting.py",
         "Summary: result/summary.py, topics/summary.py",
         "_chosen: study/experiments.py, topics/plots.py",
-        "_number: cli/topics.py, series/hmm_settings.py",
         "_say: cli/series.py, cli/topics.py",
         "_score: study/claims.py, study/topics.py",
         "_section: report/demo.py, topics/page.py",

@@ -12,10 +12,10 @@ from scipy import stats
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
+from robustly._runtime.threads import on_one_thread
 from robustly.errors import ConvergenceWarning, ModelError, NotFittedError, PersistError
-from robustly.mixture import covariance
-from robustly.mixture.ecm import Components
-from robustly.mixture.passes import on_one_thread
+from robustly.fit.t_components import Components
+from robustly.model import scale_matrices
 from robustly.result import persist
 from robustly.result.outliers import benjamini_hochberg
 from robustly.series import emissions, recursions
@@ -221,7 +221,7 @@ class RobustGaussianHMM(BaseEstimator):
     def covars_(self) -> np.ndarray:
         """Scale matrices (K, d, d), whatever the covariance type."""
         self._check_fitted()
-        return np.array(covariance.matrices(self.covariance_type, self.covariances_, *self.means_.shape))
+        return np.array(scale_matrices.matrices(self.covariance_type, self.covariances_, *self.means_.shape))
 
     def get_stationary_distribution(self) -> np.ndarray:
         """How often the chain is in each state in the long run."""
@@ -255,7 +255,9 @@ class RobustGaussianHMM(BaseEstimator):
     def _n_parameters(self) -> int:
         size, dim = self.means_.shape
         dofs = 0 if self.dof != "fit" else 1 if self.tied_dof else size
-        return covariance.free_numbers(self.covariance_type, size, dim) + size * dim + (size - 1) * (size + 1) + dofs
+        return (
+            scale_matrices.free_numbers(self.covariance_type, size, dim) + size * dim + (size - 1) * (size + 1) + dofs
+        )
 
     def bic(self, X: Any, lengths: Any = None) -> float:
         """Bayesian information criterion: lower is better. Rows without any value do not count."""
@@ -268,7 +270,7 @@ class RobustGaussianHMM(BaseEstimator):
         return -2.0 * self.score(X, lengths) + 2.0 * self._n_parameters()
 
     def _states(self) -> Components:
-        factors = covariance.factor(self.covariance_type, self.covariances_)
+        factors = scale_matrices.factor(self.covariance_type, self.covariances_)
         size = len(self.means_)
         return Components(
             self.covariance_type, np.full(size, 1.0 / size), self.means_, self.covariances_, factors, self.dofs_
