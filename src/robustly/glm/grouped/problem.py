@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -12,15 +12,17 @@ import numpy as np
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation, Exact
 from robustly.errors import ModelError
-from robustly.fit.newton import Watch
+from robustly.fit.newton import Watch, maximize
 from robustly.fit.objective import Effort, Look
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit
-from robustly.glm.edges import fit_law
+from robustly.fit.search import search
+from robustly.glm.edges import STATED_GAIN, fit_law
 from robustly.glm.grouped.effects import EffectLaw, NormalEffects
 from robustly.glm.grouped.moments import Entered, GroupKernel, read_groups
 from robustly.glm.law import Law
+from robustly.glm.local import Classical
 from robustly.glm.regression import Plan, Regression
 from robustly.glm.row_model import row_model
 from robustly.model.linear import Design
@@ -36,6 +38,10 @@ AS_LIKELY = 1e-6
 # From here on a Student t is a normal.
 NEARLY_NORMAL = 300.0
 START_DOF = 8.0
+# Where shared numbers begin that rows without groups do not tell.
+START_VALUES = {"dof": START_DOF, "flip": 0.02}
+# Logarithms of dispersions beyond which a simpler family does as well.
+FURTHEST = 12.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +78,7 @@ class GroupPlan:
     effects: EffectLaw
     held: dict[str, float] = field(default_factory=dict)
     """Shared numbers that are not fitted, on their own scale."""
-    stop: Stop = Stop(1e-8, 200)  # noqa: RUF009
+    stop: Stop = Stop(1e-10, 200)  # noqa: RUF009
     finer: int = 1
 
     @property
@@ -88,12 +94,19 @@ class GroupedRegression(EvidenceProblem):
     cheaper = Effort.ROUGH
 
     def __init__(
-        self, given: GroupDesign, plan: GroupPlan, entries: Sequence[tuple[int, int]] | None = None, rows: Any = None
+        self,
+        given: GroupDesign,
+        plan: GroupPlan,
+        entries: Sequence[tuple[int, int]] | None = None,
+        rows: Any = None,
+        fixed: Mapping[tuple[int, int], float] | None = None,
     ) -> None:
         super().__init__(given.rows if rows is None else rows)
         self.given, self.plan = given, plan
         self.design = given.design
-        self.entries = given.entries if entries is None else tuple(entries)
+        self.fixed = {} if fixed is None else dict(fixed)
+        wanted = given.entries if entries is None else entries
+        self.entries = tuple(entry for entry in wanted if entry not in self.fixed)
         self.kernel = GroupKernel(plan.law, plan.effects, self.entries)
         law = plan.law
         self.free = [i for i, name in enumerate(law.names) if name not in plan.held]
@@ -121,7 +134,7 @@ class GroupedRegression(EvidenceProblem):
         phi[self.free] = vector[place : place + len(self.free)]
         place += len(self.free)
         factor = np.zeros((len(self.given.terms), len(self.given.terms)))
-        for (a, b), value in zip(self.entries, vector[place:]):
+        for (a, b), value in (*self.fixed.items(), *zip(self.entries, vector[place:])):
             factor[a, b] = value
         psi[self.free_law] = vector[place + len(self.entries) :]
         return Entered(vector[: self.design.size], tuple(float(one) for one in phi), factor, psi)
@@ -198,12 +211,12 @@ class GroupedRegression(EvidenceProblem):
     # ------------------------------------------------------------------ what a search asks besides
 
     def on(self, rows: Rows) -> GroupedRegression:
-        return GroupedRegression(self.given, self.plan, self.entries, rows)
+        return GroupedRegression(self.given, self.plan, self.entries, rows, self.fixed)
 
     def without(self, columns: Sequence[int]) -> GroupedRegression:
         """The same problem with columns of the factor held at zero."""
         kept = [(a, b) for a, b in self.entries if b not in columns]
-        return GroupedRegression(self.given, self.plan, kept, self.rows)
+        return GroupedRegression(self.given, self.plan, kept, self.rows, self.fixed)
 
     @cached_property
     def no_effects(self) -> Found:
@@ -222,10 +235,11 @@ class GroupedRegression(EvidenceProblem):
         plain = self.no_effects
         assert isinstance(plain.problem, Regression)
         u, shared = plain.problem.split(plain.vector)
-        phi, unit = self.held.copy(), 0.5
-        for place, name in enumerate(plain.problem.plan.law.names):
-            if name in self.plan.law.names:
-                phi[self.plan.law.names.index(name)] = shared[place]
+        law, phi, unit = self.plan.law, self.held.copy(), 0.5
+        known = dict(zip(plain.problem.plan.law.names, shared))
+        for place, name in enumerate(law.names):
+            if place in self.free:
+                phi[place] = known.get(name, law.free(name, START_VALUES[name]) if name in START_VALUES else 0.0)
         if self.plan.law.family.nuisance == ("scale",):
             place = self.plan.law.names.index("scale")
             unit = 0.5 * float(np.exp(phi[place]))
@@ -239,12 +253,36 @@ class GroupedRegression(EvidenceProblem):
 
     def limits(self, begin: Found | None) -> Sequence[Limit]:
         tails = (self.normal_limit,) if self.plan.effects.names and begin is None and self.free_law else ()
-        return (*tails, NoEffects(self)) if self.entries else tails
+        law = self.plan.law
+        plain = [name for name in law.at_boundary if name not in self.plan.held]
+        rows = (ClassicalRows(self),) if plain and begin is None else ()
+        return (*rows, *tails, NoEffects(self)) if self.entries else (*rows, *tails)
 
     def watch(self) -> Watch | None:
-        if not self.free_law:
+        first, names = self.design.size, [self.plan.law.names[i] for i in self.free]
+
+        def end(vector: np.ndarray, gain: float) -> Outcome | None:
+            if self.free_law and vector[-1] > np.log(NEARLY_NORMAL):
+                return Outcome("end", "group dof")
+            for value, name in zip(vector[first:], names):
+                if (name == "dof" and value > np.log(NEARLY_NORMAL)) or abs(value) > FURTHEST + 8.0 * (name == "scale"):
+                    return Outcome("end", name)
             return None
-        return lambda vector, gain: Outcome("end", "dof") if vector[-1] > np.log(NEARLY_NORMAL) else None
+
+        return end
+
+    def at_end(self, found: Found, climb: Callable[[EvidenceProblem, np.ndarray], Found]) -> Found:
+        name = found.outcome.text
+        if found.outcome.kind != "end" or name not in self.plan.law.family.nuisance:
+            return found
+        at = self.at(found.vector)
+        value = float(np.exp(at.phi[self.plan.law.names.index(name)]))
+        plan = replace(self.plan, held={**self.plan.held, name: value})
+        held = GroupedRegression(self.given, plan, self.entries, self.rows, self.fixed)
+        return climb(held, held.joined(at)).with_outcome(
+            "boundary",
+            f"the dispersion ran to its limit and was held there ({name} = {value:.2g}): a simpler family does as well.",
+        )
 
     def expect(self, vector: np.ndarray) -> tuple[float, Slot]:
         raise ModelError('groups are fitted by Newton\'s method; solver="em" is for rows of their own.')
@@ -278,8 +316,6 @@ class NoEffects(Limit):
         if not small:
             return False
         held = problem.without(small)
-        from robustly.fit.newton import maximize
-
         climbed = Found(held, maximize(held, held.joined(at), problem.plan.stop))
         if climbed.value < best.value - AS_LIKELY:
             return False
@@ -299,6 +335,25 @@ class NoEffects(Limit):
         return self.found.with_outcome("boundary", text)
 
 
+class ClassicalRows(Limit):
+    """Rows with nothing of their own, at the end of their law's numbers; groups stay as they are."""
+
+    def __init__(self, problem: GroupedRegression) -> None:
+        self.problem = problem
+
+    @cached_property
+    def found(self) -> Found:  # type: ignore[override]
+        held = {name: value for name, value in self.problem.plan.held.items() if name.startswith("group ")}
+        plan = replace(self.problem.plan, law=Classical(self.problem.plan.law.family), held=held)
+        return search(GroupedRegression(self.problem.given, plan, rows=self.problem.rows), plan.stop)
+
+    def answers(self, best: Found) -> bool:
+        return best.outcome.kind == "end" or self.found.value >= best.value - STATED_GAIN
+
+    def answer(self, best: Found | None) -> Found:
+        return self.found.with_outcome("boundary", self.problem.plan.law.boundary_text)
+
+
 class NormalLimit(Limit):
     """Normal effects, at the end of a Student t's degrees of freedom."""
 
@@ -307,8 +362,6 @@ class NormalLimit(Limit):
 
     @cached_property
     def found(self) -> Found:  # type: ignore[override]
-        from robustly.fit.search import search
-
         held = {name: value for name, value in self.problem.plan.held.items() if not name.startswith("group ")}
         plan = replace(self.problem.plan, effects=NormalEffects(), held=held)
         return search(GroupedRegression(self.problem.given, plan, rows=self.problem.rows), plan.stop)
@@ -318,7 +371,7 @@ class NormalLimit(Limit):
         return isinstance(problem, GroupedRegression) and not problem.entries
 
     def answers(self, best: Found) -> bool:
-        return best.outcome.kind == "end" or self.found.value >= best.value - 1e-4
+        return best.outcome.kind == "end" or self.found.value >= best.value - STATED_GAIN
 
     def answer(self, best: Found | None) -> Found:
         if self.rules_out():
