@@ -91,9 +91,7 @@ def read_groups_of(
         terms += learnt.side.columns
         blocks.append(learnt.matrix)
         parts.append(FormulaColumns(core, (), learnt.side, (), (), {}))
-        entries += [
-            (a, b) for a in range(first, len(terms)) for b in range(first, a + 1) if bar.correlated or a == b
-        ]
+        entries += [(a, b) for a in range(first, len(terms)) for b in range(first, a + 1) if bar.correlated or a == b]
     doubled = sorted({term for term in terms if terms.count(term) > 1})
     if doubled:
         raise ModelError(
@@ -108,7 +106,11 @@ def read_groups_of(
 
 
 def group_design(
-    design: Design, grouping: Grouping, columns: np.ndarray, terms: tuple[str, ...], entries: tuple[tuple[int, int], ...]
+    design: Design,
+    grouping: Grouping,
+    columns: np.ndarray,
+    terms: tuple[str, ...],
+    entries: tuple[tuple[int, int], ...],
 ) -> GroupDesign:
     """Rows in groups, if there are effects to be found in them."""
     if len(grouping) < 2:

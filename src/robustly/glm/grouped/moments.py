@@ -185,7 +185,9 @@ class GroupKernel:
         moved = [(first[..., size + a] * seen.v[..., b])[..., None] for a, b in self.entries]
         return np.concatenate([first[..., :size], *shared, *moved, seen.law_slope], axis=-1)
 
-    def look(self, at: Entered, rows: InGroups, state: Array | None, coarse: bool) -> tuple[dict[str, Any], Array, Array]:
+    def look(
+        self, at: Entered, rows: InGroups, state: Array | None, coarse: bool
+    ) -> tuple[dict[str, Any], Array, Array]:
         """Sums of value, slope and curvature over groups; the groups' evidences; and their states."""
         seen = self.at_points(at, rows, state, coarse)
         score = self.scores_at(rows, seen)
@@ -214,7 +216,9 @@ class GroupKernel:
         columns = np.concatenate([np.ones((len(rows.y), 1)), rows.columns], axis=1)
         for k in range(1, shared + 1):
             mixed = np.ascontiguousarray(seen.curve[..., k * (k + 1) // 2]) * count
-            found[:size, phi.start + k - 1] = directions.T @ means_by_row(mixed, seen.share[..., None], rows.starts)[:, 0]
+            found[:size, phi.start + k - 1] = (
+                directions.T @ means_by_row(mixed, seen.share[..., None], rows.starts)[:, 0]
+            )
             added = sums_by_group(mixed, columns, rows.starts)
             for line, (a, b) in zip(lines, self.entries):
                 found[phi.start + k - 1, line] = np.sum(shares[..., 1 + b] * added[..., 1 + a])

@@ -63,7 +63,10 @@ class GroupDesign:
         design = self.design
         data = (
             design.directions(),
-            *(np.ascontiguousarray(np.broadcast_to(part, len(design))) for part in (design.offset, design.y, design.trials)),
+            *(
+                np.ascontiguousarray(np.broadcast_to(part, len(design)))
+                for part in (design.offset, design.y, design.trials)
+            ),
             self.columns,
             design.rows.weight,
         )
@@ -142,9 +145,7 @@ class GroupedRegression(EvidenceProblem):
     def joined(self, at: Entered) -> np.ndarray:
         """The inverse of :meth:`at`."""
         phi, psi = np.asarray(at.phi), np.asarray(at.psi)
-        return np.concatenate(
-            [at.u, phi[self.free], [at.factor[a, b] for a, b in self.entries], psi[self.free_law]]
-        )
+        return np.concatenate([at.u, phi[self.free], [at.factor[a, b] for a, b in self.entries], psi[self.free_law]])
 
     @cached_property
     def kept(self) -> np.ndarray:

@@ -159,7 +159,9 @@ def scale_of(law: Any, label: str, is_term: bool) -> str:
 def mixed_of(fit: Fit) -> FittedMixed:
     """The mixed model behind a fit."""
     if not isinstance(fit.model, FittedMixed):
-        raise ModelError('a regression with groups is needed, such as rb.glm("y ~ x + (1 | g)"); got a fit of another model.')
+        raise ModelError(
+            'a regression with groups is needed, such as rb.glm("y ~ x + (1 | g)"); got a fit of another model.'
+        )
     return fit.model
 
 

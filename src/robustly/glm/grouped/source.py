@@ -239,7 +239,9 @@ class GroupSource(Source):
         for i in alive:
             values[f"{word}({terms[i]} | {name})"] = float(scale[i])
             slopes.append(slope_of(lambda change, i=i: change[i, i] / (2.0 * scale[i])))
-        pairs_there = {(max(a, c), min(a, c)) for a, b in problem.entries for c, d in problem.entries if b == d and a != c}
+        pairs_there = {
+            (max(a, c), min(a, c)) for a, b in problem.entries for c, d in problem.entries if b == d and a != c
+        }
         for i, j in sorted(pairs_there):
             if scale[i] > 0 and scale[j] > 0:
                 both = scale[i] * scale[j]
