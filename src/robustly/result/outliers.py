@@ -39,8 +39,7 @@ def benjamini_hochberg(tail: np.ndarray, fdr: float) -> np.ndarray:
     The step-up rule of Benjamini & Hochberg (1995); rows are taken as independent, and discrete tail probabilities,
     which are conservative, keep the promise.
     """
-    if not 0 < fdr < 1:
-        raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
+    check_rate(fdr)
     n = len(tail)
     order = np.argsort(tail)
     below = tail[order] <= fdr * np.arange(1, n + 1) / n
@@ -51,8 +50,14 @@ def benjamini_hochberg(tail: np.ndarray, fdr: float) -> np.ndarray:
 
 def by_local_fdr(probability: np.ndarray, fdr: float) -> np.ndarray:
     """Rows in order of their probability of not belonging, while the mean of one minus it stays below `fdr`."""
-    if not 0 < fdr < 1:
-        raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
+    check_rate(fdr)
     order = np.argsort(-probability, kind="stable")
     false = np.cumsum(1.0 - probability[order]) / np.arange(1, len(order) + 1)
     return order[false <= fdr]
+
+
+def check_rate(fdr: float | None) -> float:
+    """A share of false alarms, 0.05 unless told."""
+    if fdr is not None and not 0 < fdr < 1:
+        raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
+    return 0.05 if fdr is None else float(fdr)

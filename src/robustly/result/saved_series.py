@@ -21,6 +21,9 @@ from robustly.result.saved_values import (
     texts_in,
 )
 
+# Whose rates of acceptance a chain of marks tells.
+MOVES = {"turn", "swap", "walk", "trade"}
+
 
 def check_series_fit(meta: Meta, arrays: Arrays) -> None:
     steps = check_estimates(meta, arrays)
@@ -38,8 +41,13 @@ def check_series_fit(meta: Meta, arrays: Arrays) -> None:
     need(all(value > 0 for value in meta["held"].values()), "held degrees of freedom are not positive")
     unfitted = {site for site in sites if f"{site}.dof" not in meta["parameters"]}
     need(unfitted == set(meta["held"]), "sites whose degrees of freedom are not told")
-    for name in ("log_likelihood", "bound", "classical_log_likelihood", "effective_draws"):
-        number_in(meta, name)
+    need({"is_bound", "scales"} <= set(meta) and meta["scales"], "is_bound or scales are missing")
+    fitted = len(meta["labels"]) - (count - len(unfitted))
+    need(len(meta["classical_parameters"]) == fitted, "classical_parameters are not those of the plain model")
+    number_in(meta, "classical_log_likelihood")
+    need(number_in(meta, "effective_draws") >= 0, "effective_draws is below zero")
+    gap = abs(number_in(meta, "bound") - float(arrays["evidence"].sum()))
+    need(gap <= 1e-6 * max(1.0, abs(meta["bound"])), "the steps' evidence does not add up to the bound")
     error = meta["log_likelihood_error"]
     need(_is_told(error, or_nan=True) and not error < 0, "log_likelihood_error is not a number of 0 or more")
     need(type(meta["seed"]) is int and meta["seed"] >= 0, "seed is not a whole number of 0 or more")
@@ -57,6 +65,7 @@ def check_series_fit(meta: Meta, arrays: Arrays) -> None:
         part = array_in(arrays, f"component:{name}", (2, steps))
         need((part[1] >= 0).all(), f"the component {name[:60]!r} has deviations below zero")
     check_posteriors(arrays)
+    need(("marks:probability" in arrays) == (meta["marks"] is not None), "marks are not all there")
     if meta["marks"] is not None:
         check_marks(meta, arrays, count, steps)
 
@@ -71,8 +80,8 @@ def check_marks(meta: Meta, arrays: Arrays, count: int, steps: int) -> None:
     need("marks:drawn" in arrays, "marks:drawn is missing")
     drawn = arrays["marks:drawn"]
     need(drawn.dtype.kind == "b" and drawn.ndim == 3, "marks:drawn is not a yes or no a draw, site and step")
-    need(len(drawn) and drawn.shape[1:] == (count, steps), "marks:drawn has other sites or steps")
-    need(isinstance(meta["marks"], dict), "marks is not a table")
+    need(drawn.shape == (meta["mark_draws"], count, steps), "marks:drawn has other draws, sites or steps")
+    need(isinstance(meta["marks"], dict) and set(meta["marks"]) == MOVES, "marks does not tell how its chain moved")
     need(all(_is_told(value) for value in meta["marks"].values()), "marks holds what is not a number")
 
 
@@ -100,3 +109,9 @@ def check_hmm(meta: Meta, arrays: Arrays) -> None:
     need(all(_is_told(one) for one in list_in(values, "history_")), "history_ are not numbers")
     rows = len(need_shares(arrays, "tail_probabilities_", (None,)))
     need(rows, "there are no rows")
+    need_shares(arrays, "outlier_probabilities_", (rows,))
+    need(isinstance(values.get("wide_"), dict), "wide_ is not a table")
+    need(set(values["wide_"]) == {"share", "width", "weight"}, "wide_ does not tell the law of outliers")
+    for name in ("share", "width", "weight"):
+        need(number_in(values["wide_"], name) >= 0, f"wide_ has a {name} below zero")
+    need(values["wide_"]["share"] <= 1 and values["wide_"]["weight"] <= 1, "wide_ has a share above one")

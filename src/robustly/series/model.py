@@ -126,7 +126,6 @@ def _result(
         sites=[site.name for site in model.sites],
         break_sites=[site.is_break for site in model.sites],
         held={model.sites[s].name: value for s, value in space.held.items()},
-        log_likelihood=best.value,
         log_likelihood_error=sampled.error if sampled else 0.0 if best.kind in ("bound", "gaussian") else float("nan"),
         effective_draws=sampled.effective if sampled else 0.0,
         bound=found.bound,

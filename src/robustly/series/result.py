@@ -25,7 +25,8 @@ from robustly.series.source import StateSpaceSource
 
 MARKED = ("probability", "error", "core", "width", "share", "drawn")
 BY_STEP = ("series", "observed", "weights", "factors")
-TOLD = ("log_likelihood", "log_likelihood_error", "effective_draws", "bound", "classical_log_likelihood")
+TOLD = ("log_likelihood_error", "effective_draws", "bound", "classical_log_likelihood")
+PLAIN = (*TOLD, "sites", "break_sites", "held", "classical_parameters", "seed")
 OTHERS = "programs of NumPyro, regressions and conjugate pairs"
 
 
@@ -38,7 +39,6 @@ class FittedSeries:
     """Which of them move the state, so that what follows is moved too."""
     held: dict[str, float]
     """Degrees of freedom that were not fitted; infinite for the normal."""
-    log_likelihood: float
     log_likelihood_error: float
     """Standard error by chance of draws; 0 where nothing was drawn, NaN where the error of an approximation is not known."""
     effective_draws: float
@@ -205,8 +205,8 @@ class FittedSeries:
         if self.behind is not None or self.saved_marks is not None:
             marks = self.marks.accepted
             arrays |= {f"marks:{name}": getattr(self.marks, name) for name in MARKED}
-        plain = (*TOLD, "sites", "break_sites", "held", "classical_parameters", "seed")
-        meta = {name: getattr(self, name) for name in plain}
+        meta = {name: getattr(self, name) for name in PLAIN}
+        meta |= {"mark_draws": len(arrays.get("marks:drawn", ()))}
         meta |= {"steps": [str(one) for one in self.steps], "marks": marks, "components": list(self.smoothed)}
         return meta, arrays
 
@@ -268,10 +268,10 @@ def series_fit(model: FittedSeries, **fields: Any) -> Fit:
         hyperparameters=Hyperparameters(laws),
         shared={name: value for name, value in parameters.items() if name not in own},
         vector_labels=[*order, *(label for label in fields["labels"] if label not in order)],
-        derived={name: getattr(model, name) for name in TOLD[1:]},
+        derived={name: getattr(model, name) for name in TOLD},
         told={"localized": names(sites)},
         outlier_rule=MEAN,
-        summed_evidence=model.log_likelihood,
+        summed_evidence=fields["objective"],
         **fields,
     )
 
@@ -281,9 +281,8 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
     marks = None
     if meta["marks"] is not None:
         marks = Marks(**{name: arrays[f"marks:{name}"] for name in MARKED}, accepted=meta["marks"])
-    plain = (*TOLD, "sites", "break_sites", "held", "classical_parameters", "seed")
     told = FittedSeries(
-        **{name: meta[name] for name in plain},
+        **{name: meta[name] for name in PLAIN},
         **{name: arrays[name] for name in BY_STEP},
         steps=np.array(meta["steps"]),
         smoothed={
