@@ -12,6 +12,7 @@ import pandas as pd
 from robustly.errors import DataError, ModelError, did_you_mean, names
 from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
+from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
 from robustly.glm.formula_language import Column, numeric_columns_of
 from robustly.glm.formula_parse import parse
@@ -25,6 +26,9 @@ from robustly.glm.formula_spec import (
     needed,
     refuse_not_computable,
 )
+from robustly.glm.grouped.design import EffectColumns, read_groups_of
+from robustly.glm.grouped.fit import fit_grouped
+from robustly.glm.grouped.problem import GroupDesign
 from robustly.glm.local import LocalChoice
 from robustly.model.linear import Design, read_design
 from robustly.result.fit import Fit
@@ -47,7 +51,8 @@ def glm(
 
     Args:
         formula: ``"y ~ x + C(group) + bs(age, df=4) + a:b + offset(log(years))"``, in the language of formulaic;
-            ``.`` stands for all columns but the response.
+            ``.`` stands for all columns but the response. ``(1 | g)``, ``(1 + x | g)`` and ``(x || g)`` are effects of the
+            groups told apart by the column ``g``: a mixed model, integrated exactly over the groups' effects.
         data: a pandas or polars frame.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
             ``"negative_binomial"``, or a :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
@@ -57,7 +62,9 @@ def glm(
             predictor of anything else.
         weights, offset, exposure, trials: one value a row, or the name of a column.
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
-        options: `prior`, `approx`, `solver`, `hyperprior`, `dof`, `spread`, `tol`, `max_iter`, as in ``RobustGLM``.
+        options: `prior`, `approx`, `solver`, `hyperprior`, `dof`, `spread`, `tol`, `max_iter`, as in ``RobustGLM``. With
+            groups: `group_law` (``"normal"``, ``"student_t"``, ``"laplace"``), `group_dof`, `dof`, `tol`, `max_iter`, and
+            `local` is what rows have of their own within their groups, nothing unless told.
 
     Example:
         >>> import pandas as pd
@@ -69,6 +76,10 @@ def glm(
     rows = read_formula(
         formula, data, family, weights=weights, offset=offset, exposure=exposure, trials=trials, alpha=alpha
     )
+    if rows.groups is not None:
+        return fit_grouped(
+            rows.groups, rows.family, local=local, formula=rows.columns, effects=rows.effects, **options
+        )
     return fit_glm(rows.design, rows.family, local=local, formula=rows.columns, **options)
 
 
@@ -79,6 +90,9 @@ class FormulaRows:
     design: Design
     family: Family
     columns: FormulaColumns
+    groups: GroupDesign | None = None
+    """Groups with effects of their own, where the formula has bars."""
+    effects: EffectColumns | None = None
 
 
 def read_formula(
@@ -95,7 +109,9 @@ def read_formula(
     """The rows of a formula and a data frame, ready for :func:`~robustly.glm.fit.fit_glm`; arguments as in :func:`glm`."""
     frame = as_pandas(data)
     there = [str(name) for name in frame.columns]
-    core, parsed, added, offset_forms = parse(formula, there)
+    plain, bars = take_bars(formula)
+    told_apart = {name for bar in bars for name in bar.groups}
+    core, parsed, added, offset_forms = parse(plain, [name for name in there if name not in told_apart])
     sides = [factors_of(form, there) for form in (parsed.lhs, parsed.rhs, *offset_forms)]
     refuse_missing(frame, set().union(*(needed(form, there) for form in (parsed.lhs, parsed.rhs, *offset_forms))))
     refuse_empty(frame, formula)
@@ -133,7 +149,9 @@ def read_formula(
     )
     if classes:
         design = replace(design, notes=(f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.', *design.notes))
-    return FormulaRows(design, chosen, columns)
+    if not bars:
+        return FormulaRows(design, chosen, columns)
+    return FormulaRows(design, chosen, columns, *read_groups_of(bars, frame, design, plain))
 
 
 def refuse_empty(frame: pd.DataFrame, formula: str) -> None:
@@ -212,7 +230,9 @@ class Variables:
 def variables_of(formula: str, columns: Iterable[str]) -> Variables:
     """What a formula asks of its data."""
     there = list(columns)
-    _, parsed, _, offset_forms = parse(formula, there)
+    core, bars = take_bars(formula)
+    told_apart = {name for bar in bars for name in bar.groups}
+    _, parsed, _, offset_forms = parse(core, [name for name in there if name not in told_apart])
     plain: set[str] = set()
     computed = set().union(*(needed(form, there) for form in offset_forms))
     for factor in factors_of(parsed.rhs, there).values():
@@ -220,5 +240,7 @@ def variables_of(formula: str, columns: Iterable[str]) -> Variables:
             plain.add(factor.name)
         else:
             computed |= numeric_columns_of(factor)
-    reads = needed(parsed.lhs, there) | needed(parsed.rhs, there) | computed
+    reads = needed(parsed.lhs, there) | needed(parsed.rhs, there) | computed | told_apart
+    for bar in bars:
+        reads |= needed(parse(f"{core.split('~')[0]} ~ {bar.effects}", there)[1].rhs, there)
     return Variables(frozenset(reads), frozenset(plain), frozenset(computed))

@@ -94,6 +94,10 @@ class Fit:
     saved: dict[str, Any] = field(default_factory=dict, repr=False)
     summed_evidence: float | None = None
     """The log likelihood, where it is known before `evidence` is."""
+    unit: str = ""
+    """What `evidence`, `weight` and everything by row are about, where a unit is a group of rows: the name of the groups."""
+    row_count: int | None = None
+    """How many rows the groups have."""
 
     # ------------------------------------------------------------------ estimates
 
@@ -175,7 +179,8 @@ class Fit:
 
     @property
     def bic(self) -> float:
-        return -2.0 * self.log_likelihood + float(np.log(self.weight.sum())) * len(self.vector)
+        rows = self.weight.sum() if self.row_count is None else self.row_count
+        return -2.0 * self.log_likelihood + float(np.log(rows)) * len(self.vector)
 
     @cached_property
     def loo(self) -> float:

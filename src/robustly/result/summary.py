@@ -67,7 +67,7 @@ def summarize(fit: Fit, kind: str = "information") -> Summary:
     bound = " (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""
     heading = {
         **fit.told,
-        "rows": f"{len(fit.weight)}",
+        "rows": f"{len(fit.weight) if fit.row_count is None else fit.row_count}",
         "log likelihood": f"{fit.log_likelihood:.4f}{bound}",
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",
         "evidence by": fit.approximation,
