@@ -62,6 +62,18 @@ def log_start(dofs: np.ndarray, dim: int) -> np.ndarray:
     return found
 
 
+def log_tails(distance: np.ndarray, known: np.ndarray, dofs: np.ndarray) -> np.ndarray:
+    """Log densities at squared distances (n, K) of rows with `known` columns, without −½ log|2πΣ|, which a normal has too."""
+    found = np.empty_like(distance)
+    for dim in np.unique(known):
+        rows = known == dim
+        level = log_start(dofs, int(dim)) + 0.5 * dim * LOG_TWO_PI
+        with np.errstate(invalid="ignore"):
+            heavy = -0.5 * (dofs + dim) * np.log1p(distance[rows] / dofs)
+        found[rows] = level + np.where(np.isfinite(dofs), heavy, -0.5 * distance[rows])
+    return found
+
+
 @dataclass(frozen=True)
 class MixtureSums:
     """Sums over rows. Moments are about the components' current means, where nothing cancels."""

@@ -37,7 +37,8 @@ class Fit:
 
     Estimates are in `hyperparameters` (by site and argument), `shared` (by name) and `parameters` (all, by name); a
     regression has `coefficients` by term besides. `evidence` holds log p(row) for every row, integrated over the row's
-    own value. Other names of the same numbers (`dof`, `scale`, `mean` …) are in `derived` and can be read as attributes.
+    own value. Other names of the same numbers (`dof`, `scale`, `mean` …) are in `derived` and can be read as attributes, and
+    so can what a model of another kind adds, such as `forecast` of a time series (:mod:`robustly.series.result`).
     """
 
     parameters: dict[str, Any]
@@ -152,7 +153,10 @@ class Fit:
 
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("_"):
-                for home in (vars(self).get("derived", {}), getattr(vars(self).get("model"), "shown", {})):
+                model = vars(self).get("model")
+                if name in getattr(model, "adds", ()):
+                    return getattr(model, name)
+                for home in (vars(self).get("derived", {}), getattr(model, "shown", {})):
                     if name in home:
                         return home[name]
             raise AttributeError(f"'Fit' has no attribute '{name}'")
@@ -417,14 +421,20 @@ class Fit:
         self._of_regressions("plot_pit")
         return view("plot_pit")({self._kind: self})
 
-    def report(self, path: str | os.PathLike[str], *, title: str = "A robust regression", data: Any = None) -> None:
+    def report(
+        self, path: str | os.PathLike[str], *, title: str = "A robust regression", data: Any = None
+    ) -> os.PathLike[str] | None:
         """Write one self-contained HTML page: this fit beside the classical one, rows that do not belong, checks.
 
-        `data` is a frame whose columns are shown beside the rows.
+        `data` is a frame whose columns are shown beside the rows. A time series has a page of its own.
         """
+        own = getattr(self.model, "page", None)
+        if own is not None:
+            return view(own)(self, path)  # type: ignore[no-any-return]
         self._of_regressions("a report")
         self.need_source("a report")
         view("report")(self, path, title=title, data=data)
+        return None
 
     def to_arviz(self, draws: Mapping[str, Any] | None = None, *, num_samples: int = 500, seed: int = 0) -> Any:
         """An ArviZ ``InferenceData``: posterior draws and the integrated log likelihood of every row at each of them.
