@@ -77,9 +77,7 @@ def glm(
         formula, data, family, weights=weights, offset=offset, exposure=exposure, trials=trials, alpha=alpha
     )
     if rows.groups is not None:
-        return fit_grouped(
-            rows.groups, rows.family, local=local, formula=rows.columns, effects=rows.effects, **options
-        )
+        return fit_grouped(rows.groups, rows.family, local=local, formula=rows.columns, effects=rows.effects, **options)
     return fit_glm(rows.design, rows.family, local=local, formula=rows.columns, **options)
 
 

@@ -44,7 +44,9 @@ def fit_grouped(
         dof: degrees of freedom of Student-t errors; None fits them.
     """
     if others:
-        raise ModelError(f"a regression with groups takes {names(OPTIONS)}; got {names(sorted(others))}. Leave that out.")
+        raise ModelError(
+            f"a regression with groups takes {names(OPTIONS)}; got {names(sorted(others))}. Leave that out."
+        )
     if not tol > 0 or max_iter < 1:
         raise ModelError(f"tol is above 0 and max_iter at least 1; got {tol} and {max_iter}.")
     notes = family.check_response(given.design.y, given.design.trials)
@@ -58,7 +60,9 @@ def fit_grouped(
         )
     laws = effect_law(group_law)
     held = _held(dof, "dof", law.names, 'local="dispersion" of a normal response')
-    held |= {f"group {name}": value for name, value in _held(group_dof, "dof", laws.names, 'group_law="student_t"').items()}
+    held |= {
+        f"group {name}": value for name, value in _held(group_dof, "dof", laws.names, 'group_law="student_t"').items()
+    }
     _refuse_too_many(given, group_law)
     _refuse_confounded(given, family)
     plan = GroupPlan(law, laws, held, Stop(tol, max_iter))

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.keys import generator
+from robustly.approx import Exact
 from robustly.errors import DataError
 from robustly.glm.grouped.effects import EffectLaw
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.row_model import evidence_of
-from robustly.approx import Exact
 from robustly.result.laws import RowLaw, invert_cdf
 
 POINTS = 41
@@ -68,7 +68,13 @@ class GroupPredictive(RowLaw):
     """The predictive distribution of rows in groups; every answer is an array by row."""
 
     def __init__(
-        self, fitted: Fitted, effects: GroupEffects, m: np.ndarray, columns: np.ndarray, places: np.ndarray, trials: Any = None
+        self,
+        fitted: Fitted,
+        effects: GroupEffects,
+        m: np.ndarray,
+        columns: np.ndarray,
+        places: np.ndarray,
+        trials: Any = None,
     ) -> None:
         self.fitted, self.effects = fitted, effects
         known = places >= 0
@@ -132,7 +138,9 @@ class GroupPredictive(RowLaw):
     @cached_property
     def _moments(self) -> tuple[np.ndarray, np.ndarray]:
         with np.errstate(over="ignore", invalid="ignore"):
-            first, second = self._averaged(lambda inside, part, k: np.stack([inside.mean, inside.sd**2 + inside.mean**2]))
+            first, second = self._averaged(
+                lambda inside, part, k: np.stack([inside.mean, inside.sd**2 + inside.mean**2])
+            )
             return first, np.maximum(second - first**2, 0.0)
 
     def cdf(self, values: Any) -> np.ndarray:

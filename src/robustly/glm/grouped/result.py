@@ -114,7 +114,7 @@ class FittedMixed:
         """What the model says of itself, as fields of a :class:`Fit`."""
         law, shared, effects = self.fitted.law, self.fitted.shared, self.effects
         wanted = law_asked(self.fitted.family, {"local": self.asked["local"], "prior": "normal"})
-        numbers: dict[str, Any] = dict.fromkeys(("spread", "dof", "scale", "flip")) | law.implied
+        numbers: dict[str, Any] = {**dict.fromkeys(("spread", "dof", "scale", "flip")), **law.implied}
         numbers |= {name: value for name, value in shared.items() if name in numbers}
         if outcome == "boundary" and type(law) is not type(wanted):
             numbers |= wanted.at_boundary
@@ -159,7 +159,9 @@ def scale_of(law: Any, label: str, is_term: bool) -> str:
 def mixed_of(fit: Fit) -> FittedMixed:
     """The mixed model behind a fit."""
     if not isinstance(fit.model, FittedMixed):
-        raise ModelError('a regression with groups is needed, such as rb.glm("y ~ x + (1 | g)"); got a fit of another model.')
+        raise ModelError(
+            'a regression with groups is needed, such as rb.glm("y ~ x + (1 | g)"); got a fit of another model.'
+        )
     return fit.model
 
 
