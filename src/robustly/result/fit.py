@@ -217,6 +217,27 @@ class Fit:
         """The best log likelihood at given spreads: flat where the data say nothing about it."""
         return self.need_source("a profile").profile(values)
 
+    # ------------------------------------------------------------------ groups
+
+    @cached_property
+    def variance_components(self) -> pd.DataFrame:
+        """Standard deviations of groups' effects by group and term, with 95 % profile intervals, tests and correlations.
+
+        Of effects that are not normal, `scale` is what the interval is about. `p` is that of the likelihood ratio without
+        the effect, under the mixture of chi-squares that belongs to the edge (Self & Liang 1987, Stram & Lee 1994).
+        """
+        return self.need_source("variance_components").variance_components(0.95)
+
+    @cached_property
+    def group_effects(self) -> pd.DataFrame:
+        """Every group's effects: posterior means and standard deviations by term, rows, weight and tail probability."""
+        return self.need_source("group_effects").group_effects()
+
+    @cached_property
+    def row_weights(self) -> np.ndarray:
+        """How much each row of a group counts, beside a row in the middle of its law: small for rows that do not belong."""
+        return self.need_source("row_weights").row_weights()
+
     # ------------------------------------------------------------------ uncertainty
 
     def covariance(self, kind: str = "information") -> np.ndarray:
@@ -296,8 +317,8 @@ class Fit:
         """Minus the log predictive density of every row: large for rows that do not belong."""
         return -self.evidence
 
-    def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
-        """Rows that do not belong, most surprising first.
+    def outliers(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
+        """Rows that do not belong, most surprising first; of a regression with groups, groups unless ``level="row"``.
 
         Each row's two-sided tail probability under its own integrated predictive is compared with all others
         (Benjamini & Hochberg 1995): among the rows returned, about a share `fdr` (0.05 unless told) is there by chance
@@ -307,6 +328,15 @@ class Fit:
         scale: under the heavy-tailed law itself hardly anything is surprising, which is what made the fit robust. With
         wrong labels the rows are those that were flipped with probability 1 − `fdr` or more.
         """
+        if isinstance(level, str):
+            if level not in ("row", "group"):
+                raise ModelError(f'level takes a probability, "row" or "group"; got {level!r}.')
+            if level == "row" and self.unit:
+                tails = self.need_source("outliers of rows").row_tails()
+                return stand_out(tails, -tails, fdr, None)
+            if level == "group" and not self.unit:
+                raise ModelError('this model has no groups; outliers(level="row") are its rows.')
+            level = None
         return stand_out(self.tail_probabilities, self.surprise, fdr, level, self.outlier_rule)
 
     @cached_property

@@ -78,7 +78,10 @@ def read_groups_of(
     _refuse_other_groups(bars, frame)
     outer = bars[0]
     grouping = group_rows(group_labels(frame, outer.groups), outer.name)
-    parts, blocks, terms, entries = [], [], [], []
+    parts: list[FormulaColumns] = []
+    blocks: list[np.ndarray] = []
+    terms: list[str] = []
+    entries: list[tuple[int, int]] = []
     response = formula.split("~")[0].strip()
     for bar in bars:
         core, parsed, added, _ = parse(f"{response} ~ {bar.effects}", there)

@@ -73,7 +73,7 @@ def hermite(dim: int, count: int) -> tuple[Array, Array]:
     t, weight = np.polynomial.hermite_e.hermegauss(count)
     grid = np.stack(np.meshgrid(*[t] * dim, indexing="ij"), axis=-1).reshape(-1, dim)
     one = np.log(weight) + 0.5 * t**2
-    return grid, sum(np.meshgrid(*[one] * dim, indexing="ij")).reshape(-1)
+    return grid, np.sum(np.meshgrid(*[one] * dim, indexing="ij"), axis=0).reshape(-1)
 
 
 @dataclass(frozen=True)

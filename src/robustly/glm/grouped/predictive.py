@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.keys import generator
+from robustly.approx import Exact
 from robustly.errors import DataError
 from robustly.glm.grouped.effects import EffectLaw
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.row_model import evidence_of
-from robustly.approx import Exact
 from robustly.result.laws import RowLaw, invert_cdf
 
 POINTS = 41

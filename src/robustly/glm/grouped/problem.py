@@ -28,7 +28,7 @@ from robustly.glm.row_model import row_model
 from robustly.model.linear import Design
 from robustly.model.row import RowModel
 from robustly.rows.arrays import ArrayRows
-from robustly.rows.groups import GroupRows, Grouping, rows_in_groups
+from robustly.rows.groups import Grouping, GroupRows, rows_in_groups
 from robustly.rows.store import Data, Rows, Slot
 
 # Columns of the factor of this size, in units of the effects' columns, may be none at all.
@@ -249,8 +249,8 @@ class GroupedRegression(EvidenceProblem):
         return [self.joined(Entered(u, tuple(phi), unit / np.sqrt(dim) * np.eye(dim), self.held_law))]
 
     @cached_property
-    def normal_limit(self) -> NormalLimit:
-        return NormalLimit(self)
+    def normal_limit(self) -> NormalTails:
+        return NormalTails(self)
 
     def limits(self, begin: Found | None) -> Sequence[Limit]:
         tails = (self.normal_limit,) if self.plan.effects.names and begin is None and self.free_law else ()
@@ -355,7 +355,7 @@ class ClassicalRows(Limit):
         return self.found.with_outcome("boundary", self.problem.plan.law.boundary_text)
 
 
-class NormalLimit(Limit):
+class NormalTails(Limit):
     """Normal effects, at the end of a Student t's degrees of freedom."""
 
     def __init__(self, problem: GroupedRegression) -> None:

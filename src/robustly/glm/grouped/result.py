@@ -114,7 +114,7 @@ class FittedMixed:
         """What the model says of itself, as fields of a :class:`Fit`."""
         law, shared, effects = self.fitted.law, self.fitted.shared, self.effects
         wanted = law_asked(self.fitted.family, {"local": self.asked["local"], "prior": "normal"})
-        numbers: dict[str, Any] = dict.fromkeys(("spread", "dof", "scale", "flip")) | law.implied
+        numbers: dict[str, Any] = {**dict.fromkeys(("spread", "dof", "scale", "flip")), **law.implied}
         numbers |= {name: value for name, value in shared.items() if name in numbers}
         if outcome == "boundary" and type(law) is not type(wanted):
             numbers |= wanted.at_boundary

@@ -11,7 +11,9 @@ import pandas as pd
 
 from robustly.errors import ModelError
 from robustly.fit.draws import Draws
+from robustly.fit.newton import maximize
 from robustly.fit.problem import Found
+from robustly.glm.grouped.components import variance_components
 from robustly.glm.grouped.effects import NormalEffects
 from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups, read_groups
 from robustly.glm.grouped.problem import GroupedRegression, GroupPlan
@@ -21,12 +23,14 @@ from robustly.result.source import Source
 
 # Groups that are left out one by one; of more, one Newton step and a parabola tell enough.
 LEFT_OUT = 400
+# Groups that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
+HEAVY, REFITS = 0.3, 30
 
 
 class GroupSource(Source):
     """The rows in their groups, and what the model can say of them."""
 
-    keeps = ("scored", "loo_by_row", "tail_probabilities")
+    keeps = ("scored", "loo_by_row", "tail_probabilities", "posteriors")
 
     def __init__(self, found: Found, asked: GroupPlan) -> None:
         assert isinstance(found.problem, GroupedRegression)
@@ -156,7 +160,7 @@ class GroupSource(Source):
                 density = self.problem.kernel.row_curves(seen.predictor, self.at.phi, part.y, part.trials)[0]
             share = np.repeat(seen.share, np.diff(part.starts), axis=0)
             with np.errstate(divide="ignore"):
-                cavity = np.log(share) - density * part.count[:, None]
+                cavity = np.log(share) - density * part.counts[:, None]
             cavity = np.exp(cavity - cavity.max(axis=1, keepdims=True))
             cavity /= cavity.sum(axis=1, keepdims=True)
             points = seen.predictor.shape[1]
@@ -169,6 +173,47 @@ class GroupSource(Source):
             first = rows.starts[place.start]  # type: ignore[attr-defined]
             found[:, first : first + len(part.y)] = (cavity * seen.predictor).sum(axis=1), strictly, below
         return tuple(order.to_rows(one) for one in found)  # type: ignore[return-value]
+
+    def group_effects(self) -> pd.DataFrame:
+        """Posterior means and standard deviations by group and term, rows, weights, tails."""
+        mean, covariance = group_posteriors(self.problem, self.found.vector)
+        sd = np.sqrt(np.maximum(np.einsum("gqq->gq", covariance), 0.0))
+        terms = self.given.terms
+        columns: dict[str, Any] = {"rows": self.given.grouping.sizes}
+        for i, term in enumerate(terms):
+            columns |= {term: mean[:, i], f"sd {term}": sd[:, i]}
+        columns |= {"weight": self.group_weights(), "tail": self.tail_probabilities()}
+        return pd.DataFrame(columns, index=pd.Index(self.given.grouping.labels, name=self.given.grouping.name))
+
+    def group_weights(self) -> np.ndarray:
+        """How strongly a group's effects are drawn to the centre, beside normal effects: minus the law's pull over v, expected."""
+        law = self.problem.plan.effects
+
+        def weight(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
+            pull = np.einsum("gkqq->gk", law.pull(seen.v, at.psi)[1]) / seen.v.shape[-1]
+            return {"weight": np.sum(seen.share * pull, axis=1)}
+
+        return self.problem.by_group(weight, self.found.vector)["weight"]
+
+    def row_weights(self) -> np.ndarray:
+        """Minus slope over residual of a normal response's rows, times the squared scale, expected; 1 for classical rows."""
+        law = self.problem.plan.law
+        design = self.given.design
+        if law.local != "dispersion":
+            return np.ones(len(design))
+        shared = self._fitted.shared
+        scale, dof = shared["scale"], shared["dof"]
+
+        found = np.empty(len(design))
+        for place, data, _ in self.problem.rows.chunks():  # type: ignore[attr-defined]
+            part = read_groups(data)
+            with np.errstate(all="ignore"):
+                seen = self.problem.kernel.at_points(self.at, part, None, False)
+            square = ((part.y[:, None] - seen.predictor) / scale) ** 2
+            share = np.repeat(seen.share, np.diff(part.starts), axis=0)
+            first = self.problem.rows.starts[place.start]  # type: ignore[attr-defined]
+            found[first : first + len(part.y)] = (share * (dof + 1.0) / (dof + square)).sum(axis=1)
+        return self.given.grouping.to_rows(found)
 
     # ------------------------------------------------------------------ leaving groups out
 
@@ -202,7 +247,21 @@ class GroupSource(Source):
             with np.errstate(all="ignore"):
                 seen = self.problem.kernel.at_points(at, read_groups(data), None, False)
             found[group] = seen.evidence[0] + self.problem.base_by_group[group]
+        lost = evidence - found
+        heavy = np.argsort(-lost, kind="stable")[:REFITS]
+        for group in heavy[lost[heavy] > HEAVY]:
+            found[group] = self._without(int(group), self.found.vector + np.clip(moves[group], -1.0, 1.0))
         return found
+
+    def _without(self, group: int, start: np.ndarray) -> float:
+        """The evidence of a group under the fit to all others."""
+        rows = self.problem.rows
+        others = self.problem.on(rows.take(np.delete(np.arange(len(rows)), group)))  # type: ignore[attr-defined]
+        optimum = maximize(others, start, self.problem.plan.stop)
+        data, _ = rows.chunk_at(slice(group, group + 1))  # type: ignore[attr-defined]
+        with np.errstate(all="ignore"):
+            seen = self.problem.kernel.at_points(self.problem.at(optimum.vector), read_groups(data), None, False)
+        return float(seen.evidence[0] + self.problem.base_by_group[group])
 
     def influence(self) -> np.ndarray:
         """Cook's distance of every group."""
@@ -296,6 +355,9 @@ class GroupSource(Source):
             chains.append(drawn)
         vectors = np.array(chains)
         return Draws(self.natural_by_name(vectors), vectors, 0)
+
+    def variance_components(self, level: float) -> pd.DataFrame:
+        return variance_components(self.found, level)
 
     def profile(self, values: Sequence[float]) -> pd.DataFrame:
         raise ModelError("a mixed model has its standard deviations profiled in fit.variance_components.")
