@@ -71,6 +71,7 @@ def compare(*models: Any, **named: Any) -> Comparison:
         raise DataError(
             f"the models were fitted to different numbers of rows ({sorted(sizes)}), so they cannot be compared."
         )
+    _refuse_other_rows(fits)
     labels = _labels(fits[: len(models)]) + list(named)
     coefficients = pd.concat(
         {
@@ -106,6 +107,25 @@ def compare(*models: Any, **named: Any) -> Comparison:
     return Comparison(coefficients, scores, _moved(labels, fits))
 
 
+def _refuse_other_rows(fits: list[Any]) -> None:
+    """Log densities are compared row by row: the responses have to be the same, and so have the weights."""
+    keys = [fit.model.response_key() for fit in fits]
+    known = [key for key in keys if key is not None]
+    if any(key != known[0] for key in known):
+        raise DataError(
+            "the models were fitted to different responses, so their log likelihoods and LOO cannot be compared. Fit all of "
+            "them to the same response, in the same units and the same order of rows."
+        )
+    if any(not np.array_equal(fit.weight, fits[0].weight) for fit in fits):
+        raise DataError("the models were fitted with different weights of rows, so they cannot be compared.")
+    kinds = {bool(fit.fitted.family.discrete) for fit in fits}
+    if len(kinds) > 1:
+        raise ModelError(
+            "some of the models give counts probabilities, the others give measurements densities, and the two cannot be "
+            "compared: densities change with the units. Compare models of counts, or models of measurements."
+        )
+
+
 def _moved(labels: list[str], fits: list[Any]) -> pd.DataFrame:
     """The rows of greatest influence on the classical fit, and how surprising every model finds them."""
     plain = [fit for fit in fits if fit.asked.get("local") is None and fit.source is not None]
@@ -115,7 +135,7 @@ def _moved(labels: list[str], fits: list[Any]) -> pd.DataFrame:
     top = np.argsort(-influence, kind="stable")[:MOST]
     return pd.DataFrame(
         {
-            "row": top,
+            "row": plain[0].row_labels.of(top),
             "influence": influence[top],
             **{f"surprise, {n}": fit.surprise[top] for n, fit in zip(labels, fits)},
         }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,6 +22,7 @@ from robustly.glm.source import GLMSource, fitted_of, leverage_one_in
 from robustly.model.linear import read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
+from robustly.rows.labels import RowLabels
 
 SHARED = " (shared)"
 
@@ -37,6 +39,12 @@ class FittedRegression:
     asked: Mapping[str, Any]
     formula: Any = None
     by_formula: bool = False
+    needs: tuple[str, ...] = ()
+    """Of offset, exposure and trials, those that were given as numbers by row: predictions need those of new rows."""
+    response: str | None = None
+    """The checksum of the responses, of a fit read from a file."""
+    design: Any = field(default=None, repr=False)
+    """The rows behind the fit; a fit read from a file has none."""
 
     kind: ClassVar[str] = "glm"
 
@@ -66,7 +74,10 @@ class FittedRegression:
             X, more = self.formula.matrix_of(X)
             for label, given in (("offset", offset), ("exposure", exposure), ("trials", trials)):
                 refuse_other_length(len(more), label, given)
+            self.refuse_forgotten({"offset": offset, "exposure": exposure, "trials": trials})
             offset = more if offset is None else more + np.asarray(offset, dtype=float)
+        else:
+            self.refuse_forgotten({"offset": offset, "exposure": exposure, "trials": trials})
         matrix = X if not isinstance(X, pd.DataFrame) else X.to_numpy(dtype=float)
         matrix = np.asarray(matrix, dtype=float) if not hasattr(matrix, "tocsr") else matrix
         wanted = len(self.terms) - int(self.fitted.intercept)
@@ -75,6 +86,23 @@ class FittedRegression:
         m = self.fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
         return GLMPredictive(self.fitted, m, counted)
+
+    def refuse_forgotten(self, given: Mapping[str, Any]) -> None:
+        """What stood beside every fitted row has to be said of new ones too, or rates are taken for counts."""
+        for label in self.needs:
+            if label in given and given[label] is None:
+                none = {"offset": "0 adds nothing", "exposure": "1 gives rates", "trials": "1 gives chances"}[label]
+                raise DataError(
+                    f"the model was fitted with {label} given by row, and the new rows have none. Give {label}=...: one value "
+                    f"a row, or one for all ({none})."
+                )
+
+    def response_key(self) -> str | None:
+        """A checksum of the responses behind a fit: equal where two fits are of the same rows; None where it is not known."""
+        if self.design is None:
+            return self.response
+        y, trials = (np.ascontiguousarray(part, dtype=float) for part in (self.design.y, self.design.trials))
+        return hashlib.sha256(y.tobytes() + trials.tobytes()).hexdigest()
 
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         known = {made: name for name, made in FAMILIES.items()}
@@ -89,6 +117,8 @@ class FittedRegression:
             "intercept": self.fitted.intercept,
             "formula": None if self.formula is None else formula_to_json(self.formula),
             "by_formula": self.by_formula,
+            "needs": list(self.needs),
+            "response": self.response_key(),
         }
         return about, {"phi": self.fitted.phi, "coefficients": self.fitted.coefficients}
 
@@ -127,7 +157,14 @@ def regression_of(fit: Fit) -> FittedRegression:
 
 
 def regression_fit(
-    found: Found, asked: Plan, local: LocalChoice, prior: str, notes: Sequence[str] = (), formula: Any = None
+    found: Found,
+    asked: Plan,
+    local: LocalChoice,
+    prior: str,
+    notes: Sequence[str] = (),
+    formula: Any = None,
+    needs: Sequence[str] = (),
+    row_labels: RowLabels | None = None,
 ) -> Fit:
     """A result from what a search found."""
     source = GLMSource(found, asked)
@@ -143,7 +180,8 @@ def regression_fit(
     leverage_one = leverage_one_in(found)
     values = [*fitted.coefficients, *(fitted.shared[name] for name in free)]
     labels = [*design.terms, *(f"{name}{SHARED}" if name in design.terms else name for name in free)]
-    model = FittedRegression(fitted, design.terms, {"local": local, "prior": prior}, formula, formula is not None)
+    how = {"local": local, "prior": prior}
+    model = FittedRegression(fitted, design.terms, how, formula, formula is not None, tuple(needs), None, design)
     return Fit(
         parameters=dict(zip(labels, values)),
         labels=labels,
@@ -159,6 +197,7 @@ def regression_fit(
         approximation=problem.kernel.approx.describe(),
         notes=(*design.notes, *notes, *found.notes, *_leverage_note(design, leverage_one)),
         source=source,
+        row_labels=row_labels or RowLabels(),
         aliased=design.aliased,
         leverage_one=leverage_one,
         **model.fields(found.outcome.kind, labels),

@@ -21,6 +21,7 @@ from robustly.result.levels import check_level
 from robustly.result.outliers import TAILS, stand_out
 from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
+from robustly.rows.labels import RowLabels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,6 +89,8 @@ class Fit:
     told: dict[str, str] = field(default_factory=dict, repr=False)
     """What the model says of itself at the head of a summary."""
     outlier_rule: str = TAILS
+    row_labels: RowLabels = field(default_factory=RowLabels, repr=False)
+    """What the rows are called in the data they came from."""
     source: Source | None = field(default=None, repr=False)
     """The rows; a fit read from a file has most often none."""
     saved: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -251,6 +254,10 @@ class Fit:
     def confint(self, level: float = 0.95, kind: str = "information") -> dict[str, tuple[float, float]]:
         """Intervals for every natural value and its other names, by label.
 
+        Args:
+            level: the probability of an interval, such as 0.95.
+            kind: ``"information"`` or ``"sandwich"``, as in :meth:`covariance`.
+
         Constrained values (a scale, a probability) get theirs on the unconstrained scale, so they stay inside it. An
         estimate on the edge of what is possible (a rate of 0) gets the values whose likelihood is at least 1 − level of
         the best.
@@ -276,6 +283,12 @@ class Fit:
 
         A Metropolis chain with independent proposals around the estimate, in a fraction of NUTS's time, where the
         posterior is close enough to normal for it; NUTS, with `num_warmup` steps to find its stride, where it is not.
+
+        Args:
+            num_samples: draws in each chain.
+            key: a seed, or a JAX key.
+            num_warmup: steps by which NUTS adapts; the Metropolis chain needs none.
+            num_chains: independent chains, for r̂ and ArviZ.
         """
         source = self.need_source("sample_posterior")
         return source.sample_posterior(num_samples, jax_key(key), num_warmup, num_chains)
@@ -288,7 +301,13 @@ class Fit:
         return -self.evidence
 
     def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
-        """Rows that do not belong, most surprising first.
+        """Rows that do not belong, most surprising first: their labels where the data had an index, else their places.
+
+        ``data.loc[fit.outliers()]`` shows them.
+
+        Args:
+            fdr: the share of rows on the list that may be there by chance; 0.05 unless told.
+            level: instead of `fdr`, list every row whose tail probability is below this.
 
         Each row's two-sided tail probability under its own integrated predictive is compared with all others
         (Benjamini & Hochberg 1995): among the rows returned, about a share `fdr` (0.05 unless told) is there by chance
@@ -298,6 +317,10 @@ class Fit:
         scale: under the heavy-tailed law itself hardly anything is surprising, which is what made the fit robust. With
         wrong labels the rows are those that were flipped with probability 1 − `fdr` or more.
         """
+        return self.row_labels.of(self.outlier_places(fdr, level))
+
+    def outlier_places(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
+        """As :meth:`outliers`, counted from 0 in the rows that were fitted, whatever they are called."""
         return stand_out(self.tail_probabilities, self.surprise, fdr, level, self.outlier_rule)
 
     @cached_property
@@ -400,7 +423,7 @@ class Fit:
     def plot_rows(self, fdr: float = 0.05) -> Any:
         """How improbable every row is, with the rows that do not belong marked. Returns the figure."""
         self._of_regressions("plot_rows")
-        return view("plot_rows")(self, self.outliers(fdr=fdr))
+        return view("plot_rows")(self, self.outlier_places(fdr=fdr))
 
     def plot_prior(self) -> Any:
         """The fitted law of the rows' own values, and where the rows were found. Returns the figure."""

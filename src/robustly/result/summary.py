@@ -64,10 +64,11 @@ def summarize(fit: Fit, kind: str = "information") -> Summary:
     for place, name in enumerate(("2.5 %", "97.5 %")):
         columns[name] = np.array([intervals[label][place] for label in fit.labels])
     frame = pd.DataFrame(columns, index=pd.Index(fit.labels, name="term" if fit.terms else "parameter"))
+    gone = fit.row_labels.dropped
     bound = " (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""
     heading = {
         **fit.told,
-        "rows": f"{len(fit.weight)}",
+        "rows": f"{len(fit.weight)}" + (f", {len(gone)} dropped for missing values" if gone else ""),
         "log likelihood": f"{fit.log_likelihood:.4f}{bound}",
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",
         "evidence by": fit.approximation,
