@@ -101,9 +101,10 @@ class GLMEstimator(BaseEstimator):
         """The predictive distribution of every row, averaged over rows' own values: mean, sd, quantile …"""
         check_is_fitted(self)
         regression_of(self.result_).refuse_forgotten({"offset": offset, "exposure": exposure, "trials": trials})
-        m = self._predictor(X, offset, exposure)
+        fitted, matrix = regression_of(self.result_).fitted, self._matrix(X)
+        m = fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
-        return GLMPredictive(regression_of(self.result_).fitted, m, counted)
+        return GLMPredictive(fitted, m, counted, matrix).of_fit(self.result_)
 
     def surprise(self, X: Any, y: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> np.ndarray:
         """Minus the log predictive density of every row: large for rows that do not belong."""

@@ -12,7 +12,7 @@ import pandas as pd
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
-from robustly.glm.families import FAMILIES
+from robustly.glm.families import FAMILIES, Normal
 from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.formula_saved import formula_to_json
 from robustly.glm.local import LocalChoice, law_asked
@@ -53,6 +53,29 @@ class FittedRegression:
         """What can be read off the fit itself."""
         return {"fitted": self.fitted, "formula": self.formula, "by_formula": self.by_formula}
 
+    @property
+    def linear(self) -> bool:
+        """Whether the mean is linear in the coefficients, so that tests of few rows are of Student's t."""
+        return isinstance(self.fitted.family, Normal)
+
+    @property
+    def edges(self) -> dict[str, float]:
+        """Values of shared numbers at which the law that was asked for is the classical one."""
+        return law_asked(self.fitted.family, self.asked).at_boundary
+
+    def columns_by_term(self) -> dict[str, list[int]]:
+        """Which coefficients belong to each term of the formula; without one, every column is a term."""
+        if self.formula is None:
+            return {term: [place] for place, term in enumerate(self.terms)}
+        side, found, place = self.formula.side, {}, 0
+        for _, inside in side.terms:
+            parts = [side.parts[one] for one in inside]
+            width = int(np.prod([len(part.names) for part in parts])) if parts else 1
+            name = ":".join(side.factors[part.factor].text for part in parts) or "Intercept"
+            found.setdefault(name, []).extend(range(place, place + width))
+            place += width
+        return found
+
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GLMPredictive:
         return self._predict(*args, **kwargs)
 
@@ -85,7 +108,7 @@ class FittedRegression:
             raise DataError(f"the model was fitted with {wanted} columns; got an array of shape {matrix.shape}.")
         m = self.fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
-        return GLMPredictive(self.fitted, m, counted)
+        return GLMPredictive(self.fitted, m, counted, matrix)
 
     def refuse_forgotten(self, given: Mapping[str, Any]) -> None:
         """What stood beside every fitted row has to be said of new ones too, or rates are taken for counts."""
