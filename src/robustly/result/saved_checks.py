@@ -96,6 +96,30 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
     need(asked["local"] is None or isinstance(asked["local"], str), "local is not a name")
     need(asked["prior"] is None or isinstance(asked["prior"], str), "prior is not a name")
     need(isinstance(meta.get("by_formula", False), bool), "by_formula is not true or false")
+    check_row_labels(meta.get("row_labels"), rows)
+    need(meta.get("response") is None or isinstance(meta["response"], str), "response is not a checksum")
+    needs = meta.get("needs", [])
+    need(
+        isinstance(needs, list) and all(one in ("offset", "exposure", "trials") for one in needs), "needs are not known"
+    )
+
+
+def check_row_labels(kept: object, rows: int) -> None:
+    if kept is None:
+        return
+    need(isinstance(kept, dict) and {"labels", "kept", "dropped"} <= set(kept), "row_labels are not a table")
+    for name in ("labels", "dropped"):
+        need(
+            all(isinstance(one, str) or type(one) is int for one in list_in(kept, name)),
+            f"{name} of rows are not names",
+        )
+    need(len(kept["labels"]) == rows, "row_labels are not as many as the rows")
+    places = kept["kept"]
+    need(
+        places is None
+        or (isinstance(places, list) and len(places) == rows and all(type(one) is int for one in places)),
+        "kept are not places of rows",
+    )
 
 
 def check_grouped(meta: Meta, arrays: Arrays) -> None:
