@@ -22,10 +22,10 @@ from numpy.typing import ArrayLike
 
 from robustly.conjugate.reading import read_numbers
 from robustly.errors import ModelError
+from robustly.model.parameters import Theta
 from robustly.rows.distinct import Table
 
 Columns = Mapping[str, Any]
-Theta = Mapping[str, Any]
 
 
 class SciPyLaw(Protocol):

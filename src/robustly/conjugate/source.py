@@ -15,8 +15,8 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import ClassicalModel, PairDefinition
-from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
+from robustly.conjugate.base import ClassicalModel, PairDefinition, Theta
+from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, tabulated
 from robustly.conjugate.problem import (
     PairProblem,
     classical_evidence,
@@ -27,7 +27,6 @@ from robustly.conjugate.problem import (
 from robustly.conjugate.uncertain import components, log_flat
 from robustly.errors import FitError, ModelError, names
 from robustly.fit.draws import Draws, Posterior, regular_covariance
-from robustly.model.parameters import Theta
 from robustly.result.estimates import labels_of
 from robustly.result.laws import invert_cdf, two_sided
 from robustly.result.source import Source
@@ -142,7 +141,7 @@ class PairSource(Source):
             return self.classical.law(self.classical.values, columns)
         plain = {name: np.asarray(value) for name, value in self.theta.items()}
         law = self.pair.predictive_law(plain, columns)
-        return Tabulated(self.pair, self.theta, columns, self._observation) if law is None else law
+        return tabulated(self.pair, self.theta, columns, self._observation) if law is None else law
 
     @property
     def _observation(self) -> str:

@@ -11,12 +11,13 @@ import numpy as np
 from robustly._runtime.keys import generator
 from robustly.errors import DataError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
-from robustly.glm.listed import Listed, list_responses
+from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.glm.mean_interval import mean_interval
 from robustly.glm.row_model import approximation, evidence_of
 from robustly.result.laws import RowLaw, invert_cdf
 from robustly.result.levels import check_level
+from robustly.result.listed import Listed
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 # Laws whose rows are averaged over their own predictors or dispersions.
@@ -129,7 +130,7 @@ class GLMPredictive(RowLaw):
             return share, share * (1.0 - share)
         if isinstance(self.law, LocalPredictor) and isinstance(family, LOG_LINK):
             return self._log_link_moments()
-        return self._mixed_moments() if isinstance(self.law, MIXED) else self._listed.moments()
+        return self._mixed_moments() if isinstance(self.law, MIXED) else (self._listed.mean(), self._listed.std() ** 2)
 
     @cached_property
     def _listed(self) -> Listed:
@@ -291,7 +292,7 @@ class GLMPredictive(RowLaw):
         if isinstance(self.law, Classical):
             return self.family.draw(rng, m, self.nuisance, trials)
         if not isinstance(self.law, MIXED):
-            return self._listed.draw(rng, num_samples)
+            return self._listed.rvs((num_samples, len(self.m)), rng)
         spread = self.shared["spread"]
         if isinstance(self.law, LocalDispersion):
             own = np.exp(np.log(self.nuisance[0]) + spread * rng.standard_normal(shape))

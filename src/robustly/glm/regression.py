@@ -20,7 +20,8 @@ from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewPr
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
-from robustly.model.linear import Design, LinearView
+from robustly.model.linear import Design
+from robustly.model.linear_view import LinearView
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data, Rows
 
