@@ -255,14 +255,14 @@ class Fit:
         """Covariance of the natural values, in the order of `labels`; NaN for terms that columns do not determine.
 
         Args:
-            kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of linear models
+            kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of least squares
                 with rows minus coefficients in the denominator, as textbooks have it); ``"sandwich"`` is also right when the
                 model is not, as far as the estimates still mean something; ``"cluster"`` besides when the rows of a group
                 depend on each other.
             groups: for ``"cluster"``, the group of each row.
         """
         found = self.jacobian @ self.free_covariance(kind, groups) @ self.jacobian.T
-        if kind == "information" and self.residual_dof is not None:
+        if kind == "information" and self.residual_dof is not None and getattr(self.model, "least_squares", False):
             size = len(self.terms)
             found[:size, :size] *= float(self.weight.sum()) / self.residual_dof
         if self.aliased is not None:
