@@ -215,7 +215,7 @@ def regression_fit(
         labels=labels,
         vector=found.optimum.vector,
         jacobian=jacobian,
-        curve=found.optimum.curve,
+        curve=found.curve,
         objective=found.optimum.value,
         evidence_by_row=None,
         summed_evidence=found.log_likelihood,
