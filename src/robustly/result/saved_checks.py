@@ -130,6 +130,8 @@ def check_grouped(meta: Meta, arrays: Arrays) -> None:
     array_in(arrays, "effects:psi", (None,))
     array_in(arrays, "effects:mean", (groups, size))
     array_in(arrays, "effects:covariance", (groups, size, size))
+    if "effects:precisions" in arrays:
+        array_in(arrays, "effects:precisions", (groups, 2), least=0.0)
 
 
 def check_estimator(meta: Meta, arrays: Arrays) -> None:
