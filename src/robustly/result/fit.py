@@ -97,6 +97,8 @@ class Fit:
     """What `evidence`, `weight` and everything by row are about, where a unit is a group of rows: the name of the groups."""
     row_count: int | None = None
     """How many rows the groups have."""
+    freedom: dict[str, float] = field(default_factory=dict)
+    """Degrees of freedom by label, where intervals and tests are those of a Student t: coefficients that differ by group."""
 
     # ------------------------------------------------------------------ estimates
 
@@ -281,10 +283,11 @@ class Fit:
         estimate on the edge of what is possible (a rate of 0) gets the values whose likelihood is at least 1 − level of
         the best.
         """
-        from scipy.stats import norm
+        from scipy.stats import norm, t
 
         check_level(level)
-        half_width = float(norm.ppf(0.5 + level / 2))
+        normal = float(norm.ppf(0.5 + level / 2))
+        width = lambda label: float(t.ppf(0.5 + level / 2, self.freedom[label])) if label in self.freedom else normal
         parts = [*zip(self.labels, self.estimates, est.deviations(self.covariance(kind)), self.scales, strict=True)]
         if self.derived_jacobian is not None:
             free, jacobian = self.free_covariance(kind), self.derived_jacobian
@@ -292,7 +295,9 @@ class Fit:
             more = zip(est.labels_of(self.derived), est.flat(self.derived), errors, strict=True)
             scale = lambda label: self.derived_scales.get(label.split("[")[0], "log")
             parts += [(label, value, se, scale(label)) for label, value, se in more if label not in self.labels]
-        found = {label: est.interval(float(value), half_width * float(se), scale) for label, value, se, scale in parts}
+        found = {
+            label: est.interval(float(value), width(label) * float(se), scale) for label, value, se, scale in parts
+        }
         for name in self.edges:
             found[name] = self.need_source("this interval").edge_interval(name, level)
         return found

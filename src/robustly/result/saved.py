@@ -38,6 +38,7 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "limits": {s: {a: np.asarray(v).tolist() for a, v in given.items()} for s, given in fit.limits.items()},
         "scales": fit.scales,
         **({} if fit.row_count is None else {"rows": fit.row_count}),
+        **({"freedom": fit.freedom} if fit.freedom else {}),
         **about,
     }
     arrays = {
@@ -103,6 +104,7 @@ def fields_of(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
         "limits": _limits(meta),
         "scales": list(meta.get("scales", ())),
         "terms": list(meta.get("terms", ())),
+        "freedom": dict(meta.get("freedom", {})),
         "aliased": arrays.get("aliased"),
         "leverage_one": arrays.get("alone"),
         "saved": saved,

@@ -115,6 +115,9 @@ def check_grouped(meta: Meta, arrays: Arrays) -> None:
     text_in(meta, "approximation")
     need(isinstance(meta["intercept"], bool), "intercept is not true or false")
     need(type(meta["rows"]) is int and meta["rows"] >= groups, "rows are not as many as the groups")
+    freedom = meta.get("freedom", {})
+    need(isinstance(freedom, dict) and set(freedom) <= set(labels), "freedom is not about the labels")
+    need(all(isinstance(one, int | float) and one > 0 for one in freedom.values()), "freedom is not above 0")
     asked, effects = meta["asked"], meta["effects"]
     need(isinstance(asked, dict) and isinstance(asked["group_law"], str), "asked does not say what was asked")
     need(asked["local"] is None or isinstance(asked["local"], str), "local is not a name")

@@ -61,6 +61,12 @@ def summarize(fit: Fit, kind: str = "information") -> Summary:
         with np.errstate(divide="ignore", invalid="ignore"):
             z = np.where(np.arange(len(error)) < len(fit.terms), fit.estimates / error, np.nan)
         columns |= {"z": z, "p": 2.0 * norm.sf(np.abs(z))}
+        if fit.freedom:
+            from scipy.stats import t
+
+            freedom = np.array([fit.freedom.get(label, np.inf) for label in fit.labels])
+            columns = {"estimate": fit.estimates, "std. error": error, "dof": freedom, "t": z}
+            columns["p"] = 2.0 * t.sf(np.abs(z), np.where(np.isfinite(freedom), freedom, 1e9))
     for place, name in enumerate(("2.5 %", "97.5 %")):
         columns[name] = np.array([intervals[label][place] for label in fit.labels])
     frame = pd.DataFrame(columns, index=pd.Index(fit.labels, name="term" if fit.terms else "parameter"))

@@ -24,6 +24,7 @@ from robustly.glm.grouped.effects import EffectLaw, GammaEffects, NormalEffects,
 from robustly.glm.grouped.gamma import gamma_poisson
 from robustly.glm.grouped.linear import GroupSums, LinearGroups, group_sums
 from robustly.glm.grouped.moments import Entered, GroupKernel, read_groups
+from robustly.glm.grouped.sums import sums_by_group
 from robustly.glm.law import Law
 from robustly.glm.local import Classical
 from robustly.glm.regression import Plan, Regression
@@ -81,6 +82,31 @@ class GroupDesign:
     def sums(self) -> GroupSums:
         """Of normal responses: products of columns added up within groups."""
         return group_sums(self.rows)
+
+    @cached_property
+    def freedom(self) -> dict[str, float]:
+        """Degrees of freedom of coefficients that are told by differences between groups: as many as there are groups, less one.
+
+        A column tells of a group no more than effects do if within each group it is a combination of their columns.
+        """
+        rows, design, order = self.rows, self.design, self.grouping.order
+        if design.sparse:
+            return {}
+        plain = design.matrix[order]
+        columns = np.concatenate([np.ones((len(order), 1)), plain], axis=1) if design.intercept else plain
+        both = np.concatenate([columns, rows.data[4]], axis=1)
+        size = columns.shape[1]
+        sums = np.zeros((len(self.grouping), both.shape[1], both.shape[1]))
+        for place, data, _ in rows.chunks():
+            first = rows.starts[place.start]
+            part = both[first : first + len(data[2])]
+            sums[place] = sums_by_group(part, part, data[-1])
+        xz, zz = sums[:, :size, size:], sums[:, size:, size:]
+        told = np.einsum("gxa,gab,gxb->gx", xz, np.linalg.pinv(zz, rcond=1e-10, hermitian=True), xz)
+        whole = np.einsum("gxx->gx", sums[:, :size, :size])
+        between = np.all(whole - told <= 1e-9 * np.maximum(whole, 1e-300), axis=0)
+        left = max(1.0, len(self.grouping) - between.sum() / len(self.terms))
+        return {term: float(left) for term, one in zip(design.terms, between) if one}
 
 
 @dataclass(frozen=True)

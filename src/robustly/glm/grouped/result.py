@@ -219,5 +219,6 @@ def grouped_fit(
         source=source,
         aliased=design.aliased,
         row_count=len(design),
+        freedom={} if not problem.entries and not problem.fixed else given.freedom,
         **model.fields(found.outcome.kind, labels),
     )
