@@ -20,6 +20,8 @@ ON_LOG_SCALE = (Poisson, Gamma, Exponential, NegativeBinomial)
 
 def mean_interval(predictive: GLMPredictive, level: float, kind: str, groups: Any) -> tuple[np.ndarray, np.ndarray]:
     """The mean on the scale of its predictor, plus and minus its standard error there (the delta method), brought back."""
+    from scipy.stats import t
+
     fit, matrix = predictive.fit, predictive.matrix
     if fit is None or matrix is None:
         raise FitError(
@@ -27,7 +29,8 @@ def mean_interval(predictive: GLMPredictive, level: float, kind: str, groups: An
         )
     middle = _on_scale(predictive, predictive.mean)
     error = np.sqrt(np.maximum(_variance(predictive, fit, matrix, kind, groups), 0.0))
-    half = fit.quantile_of_coefficients(level, kind, groups) * error
+    dof = fit.reference_dof(kind, groups)[: len(fit.terms)].min()
+    half = float(t.ppf(0.5 + level / 2, dof)) * error
     return _back(predictive, middle - half), _back(predictive, middle + half)
 
 

@@ -103,6 +103,8 @@ class Fit:
     """What `evidence`, `weight` and everything by row are about, where a unit is a group of rows: the name of the groups."""
     row_count: int | None = None
     """How many rows the groups have."""
+    freedom: dict[str, float] = field(default_factory=dict)
+    """Degrees of freedom by label, where intervals and tests are those of a Student t: coefficients that differ by group."""
 
     # ------------------------------------------------------------------ estimates
 
@@ -255,14 +257,14 @@ class Fit:
         """Covariance of the natural values, in the order of `labels`; NaN for terms that columns do not determine.
 
         Args:
-            kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of linear models
+            kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of least squares
                 with rows minus coefficients in the denominator, as textbooks have it); ``"sandwich"`` is also right when the
                 model is not, as far as the estimates still mean something; ``"cluster"`` besides when the rows of a group
                 depend on each other.
             groups: for ``"cluster"``, the group of each row.
         """
         found = self.jacobian @ self.free_covariance(kind, groups) @ self.jacobian.T
-        if kind == "information" and self.residual_dof is not None:
+        if kind == "information" and self.residual_dof is not None and getattr(self.model, "least_squares", False):
             size = len(self.terms)
             found[:size, :size] *= float(self.weight.sum()) / self.residual_dof
         if self.aliased is not None:
@@ -332,10 +334,13 @@ class Fit:
         estimate on the edge of what is possible (a rate of 0) gets the values whose likelihood is at least 1 − level of
         the best.
         """
+        from scipy.stats import t
+
         check_level(level)
         if kind == "profile":
             return {name: self.profile_interval(name, level) for name in self.labels}
-        wide, plain = self.quantile_of_coefficients(level, kind, groups), self.quantile_of_coefficients(level)
+        wide = dict(zip(self.labels, t.ppf(0.5 + level / 2, self.reference_dof(kind, groups))))
+        plain = float(t.ppf(0.5 + level / 2, np.inf))
         errors = est.deviations(self.covariance(kind, groups))
         parts = [*zip(self.labels, self.estimates, errors, self.scales, strict=True)]
         if self.derived_jacobian is not None:
@@ -345,25 +350,23 @@ class Fit:
             scale = lambda label: self.derived_scales.get(label.split("[")[0], "log")
             parts += [(label, value, se, scale(label)) for label, value, se in more if label not in self.labels]
         found = {
-            label: est.interval(float(value), (wide if label in self.terms else plain) * float(se), scale)
+            label: est.interval(float(value), float(wide.get(label, plain)) * float(se), scale)
             for label, value, se, scale in parts
         }
         for name in self.edges:
             found[name] = self.need_source("this interval").edge_interval(name, level)
         return found
 
-    def quantile_of_coefficients(self, level: float, kind: str = "", groups: Any = None) -> float:
-        """How many standard errors an interval goes to either side: of a normal, or of a t with few degrees of freedom."""
-        from scipy.stats import norm, t
-
-        dof = self.reference_dof(kind, groups) if kind else None
-        return float(norm.ppf(0.5 + level / 2) if dof is None else t.ppf(0.5 + level / 2, dof))
-
-    def reference_dof(self, kind: str = "information", groups: Any = None) -> float | None:
-        """Degrees of freedom of the t law that coefficients are held against: None is a normal."""
+    def reference_dof(self, kind: str = "information", groups: Any = None) -> np.ndarray:
+        """Degrees of freedom of the t laws that the estimates are held against, in the order of `labels`: infinite is a normal."""
+        found = np.full(len(self.labels), np.inf)
         if kind == "cluster":
-            return float(self._group_of_rows(groups).max())
-        return self.residual_dof
+            found[: len(self.terms)] = float(self._group_of_rows(groups).max())
+        elif self.freedom:
+            found[:] = [self.freedom.get(label, np.inf) for label in self.labels]
+        elif self.residual_dof is not None:
+            found[: len(self.terms)] = self.residual_dof
+        return found
 
     def profile_interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The values of an estimate at which the log likelihood, at its best over all else, is less than ½ χ² below its top."""
@@ -391,8 +394,8 @@ class Fit:
         covariance = np.nan_to_num(self.covariance(kind, groups), nan=0.0)
         if self.aliased is not None and restrictions[:, : len(self.terms)][:, self.aliased].any():
             raise ModelError(f"{shown} names terms that the columns do not determine. Drop a column, or set alpha.")
-        of_terms = bool(self.terms) and not restrictions[:, len(self.terms) :].any()
-        dof = self.reference_dof(kind, groups) if of_terms else None
+        involved = self.reference_dof(kind, groups)[restrictions.any(axis=0)]
+        dof = float(involved.min()) if np.isfinite(involved).all() else None
         return wald(shown, restrictions @ self.estimates - right, restrictions @ covariance @ restrictions.T, dof)
 
     def test_terms(self, kind: str = "information", groups: Any = None) -> pd.DataFrame:
@@ -406,7 +409,7 @@ class Fit:
                 continue
             found = self.test(np.eye(len(self.labels))[columns], kind, groups)
             lines[term] = [found.statistic, found.df, found.pvalue]
-        name = "chi2" if self.reference_dof(kind, groups) is None else "F"
+        name = "F" if np.isfinite(self.reference_dof(kind, groups)).any() else "chi2"
         return pd.DataFrame.from_dict(lines, orient="index", columns=[name, "df", "p"]).rename_axis("term")
 
     @property
@@ -432,10 +435,10 @@ class Fit:
     def pvalues(self) -> pd.Series:
         """Two-sided p-values of each being 0: by Student's t for linear models, else by the normal law."""
         import pandas as pd
-        from scipy.stats import norm, t
+        from scipy.stats import t
 
-        away, dof = np.abs(self.tvalues), self.residual_dof
-        return pd.Series(2.0 * (norm.sf(away) if dof is None else t.sf(away, dof)), index=away.index)
+        away = np.abs(self.tvalues)
+        return pd.Series(2.0 * t.sf(away, self.reference_dof()[: len(away)]), index=away.index)
 
     def conf_int(self, alpha: float = 0.05) -> pd.DataFrame:
         """`confint` as statsmodels gives it: lower and upper ends in columns 0 and 1, for coverage 1 − `alpha`."""

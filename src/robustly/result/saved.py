@@ -43,6 +43,7 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "scales": fit.scales,
         **({} if fit.row_count is None else {"rows": fit.row_count}),
         **_labels_kept(fit),
+        **({"freedom": fit.freedom} if fit.freedom else {}),
         **about,
     }
     arrays = {
@@ -129,6 +130,7 @@ def fields_of(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
         "limits": _limits(meta),
         "scales": list(meta.get("scales", ())),
         "terms": list(meta.get("terms", ())),
+        "freedom": dict(meta.get("freedom", {})),
         "aliased": arrays.get("aliased"),
         "leverage_one": arrays.get("alone"),
         "row_labels": _row_labels(meta),

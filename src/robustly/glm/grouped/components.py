@@ -17,7 +17,7 @@ from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
 from robustly.fit.search import search
 from robustly.glm.grouped.moments import Entered
-from robustly.glm.grouped.problem import GroupDesign, GroupedRegression
+from robustly.glm.grouped.problem import GroupDesign, GroupedRegression, grouped_regression
 
 RESIDUAL = "Residual"
 PROFILE_STOP = Stop(1e-7, 60)
@@ -35,7 +35,9 @@ def variance_components(found: Found, level: float = 0.95) -> pd.DataFrame:
     square = factor @ factor.T
     scale = np.sqrt(np.diag(square))
     widened = problem.plan.effects.sd_factor(at.psi)
-    lines = []
+    lines: list[tuple[tuple[str, str], dict[str, float]]] = []
+    if not problem.plan.effects.has_scale:
+        return _of_law(found, level)
     for term, name in enumerate(given.terms):
         low, high = profile_of_term(found, term, level)
         line = {"sd": scale[term] * widened if scale[term] > 0 else 0.0, "scale": scale[term], "low": low, "high": high}
@@ -53,6 +55,27 @@ def variance_components(found: Found, level: float = 0.95) -> pd.DataFrame:
     return frame.drop(columns="scale") if widened == 1.0 else frame
 
 
+def _of_law(found: Found, level: float) -> pd.DataFrame:
+    """Of effects whose law has no scale but numbers that say how far they are spread: an interval from the information."""
+    from scipy.stats import chi2, norm
+
+    problem = found.problem
+    assert isinstance(problem, GroupedRegression)
+    psi, law = problem.at(found.vector).psi, problem.plan.effects
+    half = float(norm.ppf(0.5 + level / 2)) * float(np.sqrt(np.linalg.pinv(-found.optimum.curve)[-1, -1]))
+    low, sd, high = (law.sd_factor(psi + away) for away in (half, 0.0, -half))
+    ratio = max(2.0 * (found.value - problem.no_effects.value), 0.0)
+    line = {
+        "sd": sd,
+        law.names[0]: float(np.exp(psi[0])),
+        "low": low,
+        "high": high,
+        "p": 0.5 * float(chi2.sf(ratio, 1)),
+    }
+    index = pd.MultiIndex.from_tuples([(problem.given.grouping.name, problem.given.terms[0])], names=["group", "term"])
+    return pd.DataFrame([line], index=index)
+
+
 def profile_of_term(found: Found, term: int, level: float) -> tuple[float, float]:
     """The scales of an effect that the likelihood does not rule out."""
     problem = found.problem
@@ -68,7 +91,7 @@ def profile_of_term(found: Found, term: int, level: float) -> tuple[float, float
         fixed = {(0, 0): scale}
         if scale == 0.0:
             fixed |= {entry: 0.0 for entry in turned.entries if entry[1] == 0}
-        held = GroupedRegression(turned, problem.plan, rows=turned.rows, fixed=fixed)
+        held = grouped_regression(turned, problem.plan, rows=turned.rows, fixed=fixed)
         optimum = maximize(held, held.joined(last[0]), PROFILE_STOP)
         if scale > 0:
             last[0] = held.at(optimum.vector)
@@ -76,7 +99,7 @@ def profile_of_term(found: Found, term: int, level: float) -> tuple[float, float
 
     unit = given.sizes[term]
     error = _standard_error(found, term)
-    low, high = profile_interval(value_at, found.value, best, error, level)
+    low, high = interval_by_profile(value_at, found.value, best, error, level)
     return low / unit, high / unit
 
 
@@ -92,15 +115,15 @@ def profile_of_scale(found: Found, level: float) -> tuple[float, float]:
         if scale == 0.0:
             return -np.inf
         plan = replace(problem.plan, held={**problem.plan.held, "scale": scale})
-        held = GroupedRegression(problem.given, plan, problem.entries, problem.rows, problem.fixed)
+        held = grouped_regression(problem.given, plan, problem.entries, problem.rows, problem.fixed)
         return maximize(held, held.joined(at), PROFILE_STOP).value
 
     entry = problem.design.size + problem.free.index(place)
     error = best * float(np.sqrt(np.linalg.pinv(-found.optimum.curve)[entry, entry]))
-    return profile_interval(value_at, found.value, best, error, level)
+    return interval_by_profile(value_at, found.value, best, error, level)
 
 
-def profile_interval(
+def interval_by_profile(
     value_at: Callable[[float], float], top: float, best: float, error: float, level: float
 ) -> tuple[float, float]:
     """Where twice the loss of log likelihood reaches the chi-square's quantile, on either side of the best scale."""
@@ -155,11 +178,13 @@ def ratio_test(found: Found, term: int) -> float:
     if np.all(problem.at(found.vector).factor[term] == 0.0):
         return 1.0
     if len(given.terms) == 1:
-        without = problem.no_effects.value
+        bare = problem.without([0])
+        at = problem.at(found.vector)
+        without = maximize(bare, bare.joined(at), problem.plan.stop).value
     else:
         order = [i for i in range(len(given.terms)) if i != term]
         plan = problem.plan
-        without = search(GroupedRegression(_reordered(given, order), plan), plan.stop).value
+        without = search(grouped_regression(_reordered(given, order), plan), plan.stop).value
     ratio = max(2.0 * (found.value - without), 0.0)
     correlations = sum(1 for a, b in given.entries if a != b and term in (a, b))
     upper = chi2.sf(ratio, correlations + 1)
