@@ -29,8 +29,9 @@ def fit_command(
     exposure: opt.Exposure = None,
     trials: opt.Trials = None,
     alpha: opt.Ridge = 0.0,
+    na: opt.Missing = "raise",
     fdr: opt.Fdr = 0.05,
-    dof: opt.Dof = "4",
+    dof: opt.Dof = "auto",
     max_iter: Annotated[int, typer.Option(min=1, help="Steps at most.")] = 100,
     delimiter: opt.Delimiter = None,
     encoding: opt.Encoding = "utf-8",
@@ -40,7 +41,7 @@ def fit_command(
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(report, save, reads=(data,))
-    columns = opt.row_options(weights, offset, exposure, trials, alpha)
+    columns = opt.row_options(weights, offset, exposure, trials, alpha, na)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal, max_iter)
     with about(asked.table), terminal.working("fitting …"):
         found = asked.fit_both(local.value, prior.value, fdr, dof)

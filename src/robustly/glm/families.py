@@ -129,7 +129,9 @@ class Binomial(Family):
     def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
         import jax.numpy as jnp
 
-        return y * predictor - trials * jnp.logaddexp(predictor, 0.0)
+        # y·η − n·log(1 + e^η) would be a difference of large numbers far out in a heavy tail, at a row without failures.
+        above = jnp.logaddexp(predictor, 0.0)
+        return y * (predictor - above) - (trials - y) * above
 
     def log_base(self, y: Array, trials: Array) -> Array:
         from scipy.special import gammaln

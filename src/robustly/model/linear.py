@@ -16,6 +16,7 @@ import numpy as np
 
 from robustly.errors import DataError, names
 from robustly.rows.arrays import ArrayRows, read_weights
+from robustly.rows.labels import as_numbers
 from robustly.rows.store import Data, Rows
 
 # Directions in which standardised columns vary less than this share of their variance are taken for rounding.
@@ -323,6 +324,16 @@ def read_design(
     """Read columns and a response; say which row and column cannot be used."""
     from scipy import sparse
 
+    y, weight, offset, exposure, trials = (
+        as_numbers(given, label)
+        for label, given in (
+            ("y", y),
+            ("weights", weight),
+            ("offset", offset),
+            ("exposure", exposure),
+            ("trials", trials),
+        )
+    )
     if sparse.issparse(matrix):
         matrix = sparse.csr_array(matrix).astype(np.float64, copy=False)
         _refuse_missing_columns(matrix.data[:, None], matrix, terms)

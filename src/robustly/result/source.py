@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robustly.fit.draws import Draws
+    from robustly.result.hypotheses import TestResult
     from robustly.result.laws import ByRow
 
 REGRESSIONS = "regressions (rb.glm and its estimators)"
@@ -162,6 +163,22 @@ class Source(ABC):
     def row_weights(self) -> np.ndarray:
         """How much each row counts, beside a row in the middle of its law."""
         refuse_other_models("row_weights", MIXED_MODELS)
+
+    def fitted_mean(self) -> np.ndarray:
+        """The expected response of every row."""
+        refuse_other_models("fittedvalues", REGRESSIONS)
+
+    def residuals(self, kind: str, seed: int) -> np.ndarray:
+        """How far each row is from what was expected of it."""
+        refuse_other_models("residuals", REGRESSIONS)
+
+    def profile_interval(self, name: str, level: float) -> tuple[float, float]:
+        """Values of an estimate at which the profile of the likelihood is high enough."""
+        refuse_other_models("a profile interval", REGRESSIONS)
+
+    def edge_test(self, hypothesis: str) -> TestResult:
+        """Whether rows differ at all, by likelihood ratio."""
+        refuse_other_models("a test of no difference between rows", REGRESSIONS)
 
     def profile(self, values: Sequence[float]) -> pd.DataFrame:
         """The best log likelihood at given spreads."""
