@@ -92,11 +92,22 @@ def _both_ways(program: Program, values: Mapping[str, Any], rows: Sequence[Any])
             for leaf, row, counts in zip(program.arguments.leaves, program.is_row, program.counts_rows)
         ]
     )
-    together = run_program(
-        program.request.model, args, kwargs, values=values, key=jax.random.key(1), along=program.along
+    run = lambda more: run_program(
+        program.request.model, args, kwargs, values={**values, **more}, key=jax.random.key(1), along=program.along
     )
+    together = run({})
     check_plate(together[program.plate], count)
     inner = [name for name in samples(together) if inside(together[name], program.plate)]
+    # Values that are the same in every row would not show that a row sees those of others.
+    rng = np.random.default_rng(1)
+    differing = {}
+    for name in inner:
+        site = together[name]
+        if not site["is_observed"] and not site["fn"].is_discrete:
+            bijection = biject_to(site["fn"].support)
+            shape = bijection.inverse_shape(jnp.shape(site["value"]))
+            differing[name] = bijection(jnp.asarray(0.1 * rng.normal(size=shape)))
+    together = run(differing)
     own = {name: together[name]["value"] for name in inner if not together[name]["is_observed"]}
     axis = {name: _row_axis(together[name], program.plate) for name in own}
 
@@ -201,7 +212,8 @@ def _refuse_impossible(program: Program, trace: Trace, start: int) -> None:
         batch = np.broadcast_to(possible, fn.batch_shape) if fn.batch_shape else possible
         place = tuple(int(i) for i in np.argwhere(~batch)[0])
         row = start + (place[_row_axis(site, program.plate)] if place else 0)
-        seen = np.asarray(jnp.broadcast_to(value, fn.batch_shape + fn.event_shape))[place]
+        whole = jnp.broadcast_shapes(jnp.shape(value), (*fn.batch_shape, *fn.event_shape))
+        seen = np.asarray(jnp.broadcast_to(value, whole))[place]
         kind = type(hyper.core(fn)[0]).__name__.removesuffix("Probs").removesuffix("Logits")
         raise SupportError(
             f"{name} holds {seen} in row {row}, which a {kind} cannot give ({fn.support}). "

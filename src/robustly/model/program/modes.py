@@ -35,7 +35,7 @@ def read_program(request: Request, arguments: Arguments) -> Program:
     try:
         found = WholeProgram(request, arguments)
     except Exception as error:
-        raise _told(first, error, request) from error
+        raise _more_telling(first, error, request) from error
     found.reason = _reason(first)
     return found
 
@@ -45,7 +45,7 @@ def _reason(error: Exception) -> str:
     return text if isinstance(error, RobustlyError) else f"{type(error).__name__}: {text}"
 
 
-def _told(first: Exception, second: Exception, request: Request) -> Exception:
+def _more_telling(first: Exception, second: Exception, request: Request) -> Exception:
     """The error that says most: of the reading row by row, if it has a name, else of the other."""
     for error in (first, second):
         if isinstance(error, RobustlyError):
