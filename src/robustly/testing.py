@@ -109,12 +109,13 @@ def _posterior_gaps(
     rng = np.random.default_rng(1)
     for i in range(len(evidence)):
         row = {name: column[i] for name, column in columns.items()}
-        prior, posterior = (pair.law(tuple(part[i] for part in eta)) for eta in (before, after))
+        laws: Any = [pair.law(tuple(part[i] for part in eta)) for eta in (before, after)]
+        prior, posterior = laws
         if pair.likelihood(np.asarray(posterior.mean()), plain, row) is None:
             return None
         shape = np.shape(posterior.mean())
         for local in posterior.rvs(size=(5, *shape), random_state=rng):
-            law = pair.likelihood(local, plain, row)
+            law: Any = pair.likelihood(local, plain, row)
             seen = (
                 law.logpmf(x[i]) if hasattr(law, "logpmf") and not hasattr(law, "logpdf") else _log_density(law, x[i])
             )

@@ -22,6 +22,7 @@ def linear(x, y=None):
 
 def no_plate(x, y=None):
     precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
+    numpyro.sample("first", dist.Normal(0.0, precision**-0.5), obs=x[:7, 0])
     numpyro.sample("y", dist.Normal(x.sum(-1), precision**-0.5), obs=y)
 
 
@@ -120,7 +121,7 @@ def unbounded_latent(y):
 SLIPS = {
     "unknown site": (linear, "precison", (X, Y), ['"precison"', '"w" and "precision"', 'Did you mean "precision"?']),
     "observed site": (linear, "y", (X, Y), ['"y" is observed', '"precision"']),
-    "no plate": (no_plate, "precision", (X, Y), ["no plate", "numpyro.plate"]),
+    "no plate": (no_plate, "precision", (X, Y), ["in no plate", '"first" has 7', "numpyro.plate"]),
     "observed outside": (outside, "precision", (X, Y), ['"anchor"', "outside plate", "Move"]),
     "fixed size": (fixed_size, "precision", (Y,), ['"data" has size 40', "x.shape[0]"]),
     "closed over": (closed_over, "precision", (), ["no argument has 40 rows", "Pass the data as arguments"]),

@@ -8,15 +8,18 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import gammaln, xlog1py, xlogy
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
+from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta, positive_or_none
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import beta_evidence, gamma_evidence, log_rising
 from robustly.conjugate.reading import read_counts, read_covariates, read_positive, refuse_collinear
 from robustly.errors import DataError, ModelError
+from robustly.result.fit import Fit
 from robustly.rows.distinct import Table
 
 INF = float("inf")
@@ -56,14 +59,14 @@ class GammaPoisson(ConjugatePair):
 
     def fit(  # type: ignore[override]
         self,
-        counts: Any,
-        exposure: Any = None,
+        counts: ArrayLike,
+        exposure: ArrayLike | None = None,
         *,
-        design: Any = None,
+        design: ArrayLike | None = None,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the rates.
 
         Args:
@@ -78,7 +81,9 @@ class GammaPoisson(ConjugatePair):
             refuse_collinear(columns["design"])
         return self._fit(columns, method, weights, hyperprior)
 
-    def read(self, counts: Any, exposure: Any = None, design: Any = None) -> dict[str, np.ndarray]:
+    def read(
+        self, counts: ArrayLike, exposure: ArrayLike | None = None, design: ArrayLike | None = None
+    ) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
         rows = None
         if counts is not None:
@@ -108,22 +113,22 @@ class GammaPoisson(ConjugatePair):
         return {"concentration": (constraints.positive, ()), "mean": (constraints.positive, ())}
 
     @staticmethod
-    def _centre(theta: Theta, row: Columns) -> Any:
+    def _centre(theta: Theta, row: Columns) -> Array:
         return jnp.exp(jnp.dot(row["design"], theta["coef"])) if "coef" in theta else theta["mean"]
 
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return theta["concentration"], theta["concentration"] / self._centre(theta, row)
 
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) - eta[0] * jnp.log(eta[1])
 
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return row["counts"], row["exposure"]
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return xlogy(row["counts"], row["exposure"]) - gammaln(row["counts"] + 1.0)
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         a, b = self.natural(theta, row)
         return gamma_evidence(a, b, row["counts"], row["exposure"]) + self.log_base(theta, row)
 
@@ -135,18 +140,18 @@ class GammaPoisson(ConjugatePair):
     def derived(self, theta: Theta) -> dict[str, Any]:
         return {} if "coef" in theta else {"mean": theta["mean"]}
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
         return stats.gamma(eta[0], scale=1.0 / eta[1])
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.poisson(columns["exposure"] * local)
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         mean = columns["exposure"] * _numpy_centre(theta, columns)
         a = theta["concentration"]
         return stats.nbinom(np.broadcast_to(a, np.shape(mean)), a / (a + mean))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return columns["counts"] / columns["exposure"]
 
     def start(self, table: Table) -> dict[str, Any]:
@@ -191,25 +196,25 @@ class GammaPoisson(ConjugatePair):
         )
 
 
-def _numpy_centre(theta: Theta, columns: Columns) -> Any:
+def _numpy_centre(theta: Theta, columns: Columns) -> np.ndarray:
     if "coef" in theta:
         return np.exp(np.asarray(columns["design"]) @ np.asarray(theta["coef"]))
     return np.broadcast_to(theta["mean"], np.shape(columns["exposure"]))
 
 
-def _poisson_rate(values: Theta, columns: Columns) -> Any:
+def _poisson_rate(values: Theta, columns: Columns) -> np.ndarray:
     if "coef" in values:
         return np.exp(np.asarray(columns["design"]) @ np.asarray(values["coef"]))
     return np.broadcast_to(np.asarray(values["rate"]), np.shape(columns["exposure"]))
 
 
-def _log_poisson(values: Theta, row: Columns) -> Any:
+def _log_poisson(values: Theta, row: Columns) -> Array:
     rate = jnp.exp(jnp.dot(row["design"], values["coef"])) if "coef" in values else values["rate"]
     mu = row["exposure"] * rate
     return xlogy(row["counts"], mu) - mu - gammaln(row["counts"] + 1.0)
 
 
-def _poisson_law(values: Theta, columns: Columns) -> Any:
+def _poisson_law(values: Theta, columns: Columns) -> SciPyLaw:
     return stats.poisson(columns["exposure"] * _poisson_rate(values, columns))
 
 
@@ -261,13 +266,13 @@ class BetaNegativeBinomial(ConjugatePair):
 
     def fit(  # type: ignore[override]
         self,
-        failures: Any,
+        failures: ArrayLike,
         size: Any = 1,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the chances.
 
         Args:
@@ -277,7 +282,7 @@ class BetaNegativeBinomial(ConjugatePair):
         """
         return self._fit(self.read(failures, size), method, weights, hyperprior)
 
-    def read(self, failures: Any, size: Any = 1) -> dict[str, np.ndarray]:
+    def read(self, failures: ArrayLike, size: Any = 1) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
         rows = None
         if failures is not None:
@@ -295,16 +300,16 @@ class BetaNegativeBinomial(ConjugatePair):
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return theta["concentration"] * theta["mean"], theta["concentration"] * (1.0 - theta["mean"])
 
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) + gammaln(eta[1]) - gammaln(eta[0] + eta[1])
 
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return row["size"], row["failures"]
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return log_rising(row["size"], row["failures"]) - gammaln(row["failures"] + 1.0)
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         first, second = self.natural(theta, row)
         return beta_evidence(first, second, row["size"], row["failures"]) + self.log_base(theta, row)
 
@@ -315,17 +320,17 @@ class BetaNegativeBinomial(ConjugatePair):
     def derived(self, theta: Theta) -> dict[str, Any]:
         return {"concentration": theta["concentration"], "mean": theta["mean"]}
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
         return stats.beta(*eta)
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.nbinom(columns["size"], local)
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         first, second = self.natural(theta, {})
         return stats.betanbinom(columns["size"], float(first), float(second))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return columns["size"] / (columns["size"] + columns["failures"])
 
     def start(self, table: Table) -> dict[str, Any]:
@@ -359,7 +364,7 @@ class BetaNegativeBinomial(ConjugatePair):
         )  # fmt: skip
 
 
-def _log_negative_binomial(values: Theta, row: Columns) -> Any:
+def _log_negative_binomial(values: Theta, row: Columns) -> Array:
     p, r, x = values["chance"], row["size"], row["failures"]
     return log_rising(r, x) - gammaln(x + 1.0) + xlogy(r, p) + xlog1py(x, -p)
 
@@ -373,16 +378,16 @@ class BetaGeometric(BetaNegativeBinomial):
 
     def fit(  # type: ignore[override]
         self,
-        failures: Any,
+        failures: ArrayLike,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the chances to whole numbers from 0; options as in :meth:`GammaPoisson.fit`."""
         return self._fit(self.read(failures), method, weights, hyperprior)
 
-    def read(self, failures: Any) -> dict[str, np.ndarray]:  # type: ignore[override]
+    def read(self, failures: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         return super().read(failures, 1)
 
 

@@ -9,10 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from robustly._runtime.keys import generator
 from robustly._runtime.precision import in_double_precision
 from robustly.errors import ModelError
+from robustly.model.parameters import Theta
 from robustly.result.laws import RowLaw, invert_cdf
 
 
@@ -183,7 +185,7 @@ class PairPredictive(RowLaw):
         """P(X > value), one value a row."""
         return np.atleast_1d(self.law.sf(np.asarray(values, dtype=float)))
 
-    def log_prob(self, x: Any) -> np.ndarray:  # type: ignore[override]
+    def log_prob(self, x: ArrayLike) -> np.ndarray:  # type: ignore[override]
         """Log density of observations: the evidence they would have as rows."""
         return self._log_prob(x)
 
@@ -202,7 +204,7 @@ class Tabulated:
 
     POINTS = 4001
 
-    def __init__(self, pair: Any, theta: Any, columns: Mapping[str, Any], observation: str) -> None:
+    def __init__(self, pair: Any, theta: Theta, columns: Mapping[str, Any], observation: str) -> None:
         self.pair, self.theta, self.observation = pair, theta, observation
         n = len(next(iter(columns.values()))) if columns else 1
         self.columns = {name: np.asarray(column) for name, column in columns.items() if name != observation}

@@ -8,15 +8,18 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import gammaln, xlog1py, xlogy
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import ClassicalModel, Columns, Theta
+from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta
 from robustly.conjugate.counts import INF, check_beta_options
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import beta_evidence, log_rising
 from robustly.conjugate.reading import read_counts, refuse_where
+from robustly.result.fit import Fit
 from robustly.rows.distinct import Table
 
 
@@ -52,13 +55,13 @@ class BetaBinomial(ConjugatePair):
 
     def fit(  # type: ignore[override]
         self,
-        successes: Any,
-        trials: Any,
+        successes: ArrayLike,
+        trials: ArrayLike,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the chances.
 
         Args:
@@ -69,7 +72,7 @@ class BetaBinomial(ConjugatePair):
         """
         return self._fit(self.read(successes, trials), method, weights, hyperprior)
 
-    def read(self, successes: Any, trials: Any) -> dict[str, np.ndarray]:
+    def read(self, successes: ArrayLike, trials: ArrayLike) -> dict[str, np.ndarray]:
         if successes is None:
             return {"trials": read_counts("trials", np.atleast_1d(trials), least=1, what="trials")}
         x = read_counts("successes", successes)
@@ -85,16 +88,16 @@ class BetaBinomial(ConjugatePair):
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return theta["concentration"] * theta["mean"], theta["concentration"] * (1.0 - theta["mean"])
 
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) + gammaln(eta[1]) - gammaln(eta[0] + eta[1])
 
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return row["successes"], row["trials"] - row["successes"]
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return _log_choose(row["trials"], row["successes"])
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         first, second = self.natural(theta, row)
         x, y = self.statistic(theta, row)
         return beta_evidence(first, second, x, y) + self.log_base(theta, row)
@@ -110,17 +113,17 @@ class BetaBinomial(ConjugatePair):
             "rho": 1.0 / (1.0 + theta["concentration"]),
         }
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
         return stats.beta(*eta)
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.binom(columns["trials"], local)
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         first, second = self.natural(theta, {})
         return stats.betabinom(np.asarray(columns["trials"]).astype(np.int64), float(first), float(second))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return columns["successes"] / columns["trials"]
 
     def start(self, table: Table) -> dict[str, Any]:
@@ -176,7 +179,7 @@ class BetaBinomial(ConjugatePair):
         )  # fmt: skip
 
 
-def _all_or_nothing_posterior(values: Theta, columns: Columns) -> Any:
+def _all_or_nothing_posterior(values: Theta, columns: Columns) -> np.ndarray:
     return columns["successes"] / columns["trials"]
 
 
@@ -195,21 +198,21 @@ class AllOrNothing:
     def ppf(self, level: Any) -> np.ndarray:
         return np.where(level <= 1 - self.chance, 0.0, self.trials)
 
-    def cdf(self, x: Any) -> np.ndarray:
+    def cdf(self, x: ArrayLike) -> np.ndarray:
         return np.where(np.asarray(x) < 0, 0.0, np.where(np.asarray(x) < self.trials, 1 - self.chance, 1.0))
 
-    def sf(self, x: Any) -> np.ndarray:
+    def sf(self, x: ArrayLike) -> np.ndarray:
         return 1.0 - self.cdf(x)
 
     def rvs(self, size: Any, random_state: np.random.Generator) -> np.ndarray:
         return np.where(random_state.random(size) < self.chance, self.trials, 0.0)
 
 
-def _log_choose(n: Any, x: Any) -> Any:
+def _log_choose(n: Array, x: Array) -> Array:
     return log_rising(x + 1.0, n - x) - gammaln(n - x + 1.0)
 
 
-def _log_binomial(values: Theta, row: Columns) -> Any:
+def _log_binomial(values: Theta, row: Columns) -> Array:
     p, n, x = values["chance"], row["trials"], row["successes"]
     return _log_choose(n, x) + xlogy(x, p) + xlog1py(n - x, -p)
 
@@ -224,16 +227,16 @@ class BetaBernoulli(BetaBinomial):
 
     def fit(  # type: ignore[override]
         self,
-        outcomes: Any,
+        outcomes: ArrayLike,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the chances to outcomes of 0 or 1; options as in :meth:`BetaBinomial.fit`."""
         return self._fit(self.read(outcomes), method, weights, hyperprior)
 
-    def read(self, outcomes: Any) -> dict[str, np.ndarray]:  # type: ignore[override]
+    def read(self, outcomes: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         if outcomes is None:
             return {"trials": np.ones(1, dtype=np.int64)}
         x = read_counts("outcomes", outcomes, what="outcomes")

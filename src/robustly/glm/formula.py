@@ -12,6 +12,7 @@ import pandas as pd
 from robustly.errors import DataError, ModelError, did_you_mean, names
 from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
+from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
 from robustly.glm.formula_language import Column, numeric_columns_of
 from robustly.glm.formula_parse import parse
@@ -25,6 +26,9 @@ from robustly.glm.formula_spec import (
     needed,
     refuse_not_computable,
 )
+from robustly.glm.grouped.design import EffectColumns, read_groups_of
+from robustly.glm.grouped.fit import fit_grouped
+from robustly.glm.grouped.problem import GroupDesign
 from robustly.glm.local import LocalChoice
 from robustly.model.linear import Design, read_design
 from robustly.result.fit import Fit
@@ -37,6 +41,16 @@ from robustly.rows.labels import (
     taken,
     used_rows,
 )
+
+# What regressions are told unless told otherwise, where groups have nothing to choose.
+WITHOUT_GROUPS = {
+    "prior": "normal",
+    "approx": "quadrature",
+    "solver": "newton",
+    "hyperprior": "auto",
+    "spread": None,
+    "dof": "auto",
+}
 
 
 def glm(
@@ -59,12 +73,15 @@ def glm(
     trials: Any = None,
     alpha: float = 0.0,
     na_action: str = "raise",
+    group_law: str = "normal",
+    group_dof: float | None = None,
 ) -> Fit:
     """Fit a robust (or, with ``local=None``, the classical) generalized linear model by formula.
 
     Args:
         formula: ``"y ~ x + C(group) + bs(age, df=4) + a:b + offset(log(years))"``, in the language of formulaic;
-            ``.`` stands for all columns but the response.
+            ``.`` stands for all columns but the response. ``(1 | g)``, ``(1 + x | g)`` and ``(x || g)`` are effects of the
+            groups told apart by the column ``g``: a mixed model, integrated exactly over the groups' effects.
         data: a pandas or polars frame.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
             ``"negative_binomial"``, or a :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
@@ -78,6 +95,9 @@ def glm(
             columns are read from new rows; those given as numbers are asked for when predicting.
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
         na_action: ``"raise"`` refuses rows with missing values by name, ``"drop"`` leaves them out, and the summary says which.
+        group_law, group_dof: of a formula with groups, how effects are spread: ``"normal"``, ``"student_t"`` (with degrees of
+            freedom held at `group_dof`, or fitted) or ``"laplace"``; `local` is then what rows have of their own within their
+            groups, nothing unless told.
 
     Example:
         >>> import pandas as pd
@@ -97,6 +117,29 @@ def glm(
         alpha=alpha,
         na_action=na_action,
     )
+    if rows.groups is not None:
+        asked = {
+            "prior": prior,
+            "approx": approx,
+            "solver": solver,
+            "hyperprior": hyperprior,
+            "spread": spread,
+            "dof": dof,
+        }
+        return fit_grouped(
+            rows.groups,
+            rows.family,
+            local=local,
+            group_law=group_law,
+            group_dof=group_dof,
+            tol=tol,
+            max_iter=max_iter,
+            formula=rows.columns,
+            effects=rows.effects,
+            **{name: value for name, value in asked.items() if value != WITHOUT_GROUPS[name]},
+        )
+    if (group_law, group_dof) != ("normal", None):
+        raise ModelError(f'group_law and group_dof are of a formula with groups, "y ~ x + (1 | g)"; got {formula!r}.')
     return fit_glm(
         rows.design,
         rows.family,
@@ -120,6 +163,9 @@ class FormulaRows:
     design: Design
     family: Family
     columns: FormulaColumns
+    groups: GroupDesign | None = None
+    """Groups with effects of their own, where the formula has bars."""
+    effects: EffectColumns | None = None
     needs: tuple[str, ...] = ()
     """What came as numbers by row and not as a column."""
     labels: RowLabels = RowLabels()  # noqa: RUF009
@@ -146,14 +192,16 @@ def read_formula(
     frame, labels = as_pandas(data), labels_of_rows(data)
     there = [str(name) for name in frame.columns]
     beside = {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials}
-    core, parsed, added, offset_forms = parse(formula, there)
+    plain, bars = take_bars(formula)
+    told_apart = {name for bar in bars for name in bar.groups}
+    core, parsed, added, offset_forms = parse(plain, [name for name in there if name not in told_apart])
     sides = [factors_of(form, there) for form in (parsed.lhs, parsed.rhs, *offset_forms)]
     read = set().union(*(needed(form, there) for form in (parsed.lhs, parsed.rhs, *offset_forms)))
     refuse_empty(frame, formula)
     check_na_action(na_action)
     if na_action == "drop":
         # Rows are looked at on all sides at once, before anything is learned from them.
-        asked = sorted(read | {name for name in beside.values() if isinstance(name, str)})
+        asked = sorted(read | (told_apart & set(there)) | {name for name in beside.values() if isinstance(name, str)})
         refuse_missing(frame, asked, rows=False)
         gone = missing_by_row({name: frame[name] for name in asked} | beside, len(frame))
         used = used_rows(gone, len(frame))
@@ -188,7 +236,9 @@ def read_formula(
     )
     if classes:
         design = replace(design, notes=(f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.', *design.notes))
-    return FormulaRows(design, chosen, columns, needs, labels)
+    if not bars:
+        return FormulaRows(design, chosen, columns, needs=needs, labels=labels)
+    return FormulaRows(design, chosen, columns, *read_groups_of(bars, frame, design, plain), needs=needs, labels=labels)
 
 
 def refuse_empty(frame: pd.DataFrame, formula: str) -> None:
@@ -275,7 +325,9 @@ class Variables:
 def variables_of(formula: str, columns: Iterable[str]) -> Variables:
     """What a formula asks of its data."""
     there = list(columns)
-    _, parsed, _, offset_forms = parse(formula, there)
+    core, bars = take_bars(formula)
+    told_apart = {name for bar in bars for name in bar.groups}
+    _, parsed, _, offset_forms = parse(core, [name for name in there if name not in told_apart])
     plain: set[str] = set()
     computed = set().union(*(needed(form, there) for form in offset_forms))
     for factor in factors_of(parsed.rhs, there).values():
@@ -283,5 +335,7 @@ def variables_of(formula: str, columns: Iterable[str]) -> Variables:
             plain.add(factor.name)
         else:
             computed |= numeric_columns_of(factor)
-    reads = needed(parsed.lhs, there) | needed(parsed.rhs, there) | computed
+    reads = needed(parsed.lhs, there) | needed(parsed.rhs, there) | computed | told_apart
+    for bar in bars:
+        reads |= needed(parse(f"{core.split('~')[0]} ~ {bar.effects}", there)[1].rhs, there)
     return Variables(frozenset(reads), frozenset(plain), frozenset(computed))

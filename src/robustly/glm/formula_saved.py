@@ -31,7 +31,7 @@ from robustly.glm.formula_language import (
 )
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_spec import FormulaColumns, KeptFactor, Part, Side, factors_of, learn
-from robustly.result.saved_checks import need
+from robustly.result.saved_values import need
 
 ARGUMENTS = dict.fromkeys((*SIGNS, *LOGICAL), 2) | {"negative": 1, "positive": 1, "~": 1}
 EXTRAPOLATIONS = ("raise", "clip", "na", "zero", "extend")

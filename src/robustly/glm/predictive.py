@@ -218,7 +218,7 @@ class GLMPredictive(RowLaw):
         far = {"normal": 10.0, "laplace": 45.0}.get(self.law.prior)
         if far is None:
             far = float(np.exp(min(36.0 / self.shared["dof"], 30.0)))
-        own, weight = two_centres(m, spread, centre, np.minimum(width, 30.0 * spread), far * spread)
+        own, weight = two_centres(m, spread, centre, np.minimum(width, 30.0 * spread), far * spread, far * spread)
         share = weight * np.exp(self._log_prior(own - m[:, None]))
         return own, share / share.sum(axis=1, keepdims=True)
 
@@ -311,10 +311,10 @@ def _nodes(shared: dict[str, float]) -> int:
 
 
 def two_centres(
-    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, far: float
+    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, left: Any, right: Any, points: int = POINTS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights on [a − far, a + far], dense around `a` and around `b`; shapes (rows, points)."""
-    b = np.clip(b, a - far, a + far)
+    """Points and weights on [a − left, a + right], dense around `a` and around `b`; shapes (rows, 4 · points)."""
+    b = np.clip(b, a - left, a + right)
     low, high = np.minimum(a, b), np.maximum(a, b)
     width_low = np.where(a <= b, width_a, width_b)
     width_high = np.where(a <= b, width_b, width_a)
@@ -325,16 +325,18 @@ def two_centres(
     )
     cut = 0.5 * gap
     lines = [
-        _half_lines(low, width_low, -1.0, low - (a - far)),
-        _half_lines(low, width_low, 1.0, cut),
-        _half_lines(high, width_high, -1.0, gap - cut),
-        _half_lines(high, width_high, 1.0, (a + far) - high),
+        _half_lines(low, width_low, -1.0, low - (a - left), points),
+        _half_lines(low, width_low, 1.0, cut, points),
+        _half_lines(high, width_high, -1.0, gap - cut, points),
+        _half_lines(high, width_high, 1.0, (a + right) - high, points),
     ]
     return np.concatenate([p for p, _ in lines], axis=1), np.concatenate([w for _, w in lines], axis=1)
 
 
-def _half_lines(centre: np.ndarray, width: np.ndarray, side: float, length: Any) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(POINTS)
+def _half_lines(
+    centre: np.ndarray, width: np.ndarray, side: float, length: Any, points: int
+) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(points)
     end = np.arcsinh(np.maximum(length, 0.0) / width)[:, None]
     x = 0.5 * end * (nodes + 1.0)
     return centre[:, None] + side * width[:, None] * np.sinh(x), 0.5 * end * weights * width[:, None] * np.cosh(x)

@@ -15,13 +15,13 @@ from robustly.fit.draws import Draws
 from robustly.fit.newton import maximize
 from robustly.fit.passes import pairs
 from robustly.fit.problem import Found
-from robustly.glm.edges import fit_classical, plan_of
+from robustly.glm.classical import fit_classical
 from robustly.glm.local import Classical, Law, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.profile import profile_interval, profile_spread
-from robustly.glm.regression import Plan, Regression
+from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.glm.residuals import residuals_of
 from robustly.glm.row_model import evidence_of
 from robustly.result.hypotheses import TestResult, likelihood_ratio
@@ -83,7 +83,7 @@ class GLMSource(Source):
         slope, curve = self._curves
         used = np.concatenate([[0], 1 + self.problem.linear.free])
         k, size, weight = len(used), self.design.size, self.design.rows.weight
-        covariance = np.linalg.pinv(-self.found.optimum.curve)
+        covariance = np.linalg.pinv(-self.found.curve)
         z = self.design.directions()
         spread = np.zeros((len(z), k, k))
         spread[:, 0, 0] = np.einsum("ni,ij,nj->n", z, covariance[:size, :size], z)

@@ -188,8 +188,7 @@ class Localized:
         return options
 
     def _rows(self, program: Program, arguments: Arguments, options: Mapping[str, Any]) -> ArrayRows:
-        data = [leaf for leaf, row in zip(arguments.leaves, program.is_row) if row]
-        labels = [label for label, row in zip(arguments.labels, program.is_row) if row]
+        data, labels = program.row_data(arguments)
         return make_rows(data, labels, weights=options.get("weights"), chunk=options.get("chunk"))
 
     def program_for(self, arguments: Arguments) -> tuple[Program, RowModel, str]:

@@ -14,7 +14,7 @@ from robustly._runtime.precision import in_double_precision
 from robustly.errors import ModelError, RobustlyError, names
 from robustly.fit.passes import Passes
 from robustly.fit.problem import Found
-from robustly.localized.predictor import Predictive, without_observations
+from robustly.localized.predictor import Predictive
 from robustly.localized.rows import RowSource
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
@@ -43,9 +43,7 @@ class ProgramModel:
 
     @in_double_precision
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Predictive:
-        found = Predictive(self.program, self.vector, args, kwargs, self.log_prob)
-        _ = found.sites
-        return found
+        return Predictive.of_new(self.program, self.vector, args, kwargs, self.log_prob)
 
     @in_double_precision
     def log_prob(self, predictor: Predictive, given: Mapping[str, Any]) -> np.ndarray:
@@ -119,8 +117,7 @@ class ProgramSource(RowSource):
 
     def _own_predictive(self) -> Predictive:
         """Of the fitted rows, as if they had not been observed."""
-        args, kwargs = in_double_precision(without_observations)(self.program, self.arguments)
-        return Predictive(self.program, self.vector, args, kwargs, self.model.log_prob)
+        return Predictive.of_fitted(self.program, self.vector, self.arguments, self.model.log_prob)
 
     def has_closed_tails(self) -> bool:
         try:

@@ -133,15 +133,22 @@ def deviations(covariance: np.ndarray) -> np.ndarray:
 def interval(value: float, half: float, scale: str) -> tuple[float, float]:
     """Estimate ± `half` on its own scale, brought back: ends stay where the number can be.
 
-    `scale` is ``real``, ``log`` (positive), ``logit`` (a share), or ``half_logit`` (a share below one half).
+    `scale` is ``real``, ``log`` (positive), ``variance`` (positive, and may be zero), ``logit`` (a share), ``half_logit`` (a share
+    below one half) or ``correlation``.
     """
     if np.isnan(half):
         return np.nan, np.nan
     if not np.isfinite(value) or half == 0.0:
         return value, value
-    if scale == "log" and value > 0:
+    if scale == "variance" and half > 6.0 * value:
+        # What may be zero has no logarithm to be symmetric in; its interval begins at zero.
+        return 0.0, float(value + half)
+    if scale in ("log", "variance") and value > 0:
         stretch = float(np.exp(min(half / value, FARTHEST)))
         return value / stretch, value * stretch
+    if scale == "correlation" and -1 < value < 1:
+        centre, width = np.arctanh(value), half / (1.0 - value**2)
+        return float(np.tanh(centre - width)), float(np.tanh(centre + width))
     top = {"logit": 1.0, "half_logit": 0.5}.get(scale)
     if top is not None and 0 < value < top:
         odds, width = np.log(value / (top - value)), half * top / (value * (top - value))

@@ -40,7 +40,8 @@ class Fit:
 
     Estimates are in `hyperparameters` (by site and argument), `shared` (by name) and `parameters` (all, by name); a
     regression has `coefficients` by term besides. `evidence` holds log p(row) for every row, integrated over the row's
-    own value. Other names of the same numbers (`dof`, `scale`, `mean` …) are in `derived` and can be read as attributes.
+    own value. Other names of the same numbers (`dof`, `scale`, `mean` …) are in `derived` and can be read as attributes, and
+    so can what a model of another kind adds, such as `forecast` of a time series (:mod:`robustly.series.result`).
     """
 
     parameters: dict[str, Any]
@@ -98,6 +99,10 @@ class Fit:
     saved: dict[str, Any] = field(default_factory=dict, repr=False)
     summed_evidence: float | None = None
     """The log likelihood, where it is known before `evidence` is."""
+    unit: str = ""
+    """What `evidence`, `weight` and everything by row are about, where a unit is a group of rows: the name of the groups."""
+    row_count: int | None = None
+    """How many rows the groups have."""
 
     # ------------------------------------------------------------------ estimates
 
@@ -153,7 +158,10 @@ class Fit:
 
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("_"):
-                for home in (vars(self).get("derived", {}), getattr(vars(self).get("model"), "shown", {})):
+                model = vars(self).get("model")
+                if name in getattr(model, "adds", ()):
+                    return getattr(model, name)
+                for home in (vars(self).get("derived", {}), getattr(model, "shown", {})):
                     if name in home:
                         return home[name]
             raise AttributeError(f"'Fit' has no attribute '{name}'")
@@ -176,7 +184,8 @@ class Fit:
 
     @property
     def bic(self) -> float:
-        return -2.0 * self.log_likelihood + float(np.log(self.weight.sum())) * len(self.vector)
+        rows = self.weight.sum() if self.row_count is None else self.row_count
+        return -2.0 * self.log_likelihood + float(np.log(rows)) * len(self.vector)
 
     @cached_property
     def loo(self) -> float:
@@ -213,6 +222,27 @@ class Fit:
         """The best log likelihood at given spreads: flat where the data say nothing about it."""
         return self.need_source("a profile").profile(values)
 
+    # ------------------------------------------------------------------ groups
+
+    @cached_property
+    def variance_components(self) -> pd.DataFrame:
+        """Standard deviations of groups' effects by group and term, with 95 % profile intervals, tests and correlations.
+
+        Of effects that are not normal, `scale` is what the interval is about. `p` is that of the likelihood ratio without
+        the effect, under the mixture of chi-squares that belongs to the edge (Self & Liang 1987, Stram & Lee 1994).
+        """
+        return self.need_source("variance_components").variance_components(0.95)
+
+    @cached_property
+    def group_effects(self) -> pd.DataFrame:
+        """Every group's effects: posterior means and standard deviations by term, rows, weight and tail probability."""
+        return self.need_source("group_effects").group_effects()
+
+    @cached_property
+    def row_weights(self) -> np.ndarray:
+        """How much each row of a group counts, beside a row in the middle of its law: small for rows that do not belong."""
+        return self.need_source("row_weights").row_weights()
+
     # ------------------------------------------------------------------ uncertainty
 
     @property
@@ -225,14 +255,14 @@ class Fit:
         """Covariance of the natural values, in the order of `labels`; NaN for terms that columns do not determine.
 
         Args:
-            kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of linear models
+            kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of least squares
                 with rows minus coefficients in the denominator, as textbooks have it); ``"sandwich"`` is also right when the
                 model is not, as far as the estimates still mean something; ``"cluster"`` besides when the rows of a group
                 depend on each other.
             groups: for ``"cluster"``, the group of each row.
         """
         found = self.jacobian @ self.free_covariance(kind, groups) @ self.jacobian.T
-        if kind == "information" and self.residual_dof is not None:
+        if kind == "information" and self.residual_dof is not None and getattr(self.model, "least_squares", False):
             size = len(self.terms)
             found[:size, :size] *= float(self.weight.sum()) / self.residual_dof
         if self.aliased is not None:
@@ -452,14 +482,14 @@ class Fit:
         """Minus the log predictive density of every row: large for rows that do not belong."""
         return -self.evidence
 
-    def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
+    def outliers(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
         """Rows that do not belong, most surprising first: their labels where the data had an index, else their places.
 
-        ``data.loc[fit.outliers()]`` shows them.
+        ``data.loc[fit.outliers()]`` shows them. Of a regression with groups, these are groups unless ``level="row"``.
 
         Args:
             fdr: the share of rows on the list that may be there by chance; 0.05 unless told.
-            level: instead of `fdr`, list every row whose tail probability is below this.
+            level: instead of `fdr`, list every row whose tail probability is below this; or ``"row"``, ``"group"``.
 
         Each row's two-sided tail probability under its own integrated predictive is compared with all others
         (Benjamini & Hochberg 1995): among the rows returned, about a share `fdr` (0.05 unless told) is there by chance
@@ -471,8 +501,17 @@ class Fit:
         """
         return self.row_labels.of(self.outlier_places(fdr, level))
 
-    def outlier_places(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
+    def outlier_places(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
         """As :meth:`outliers`, counted from 0 in the rows that were fitted, whatever they are called."""
+        if isinstance(level, str):
+            if level not in ("row", "group"):
+                raise ModelError(f'level takes a probability, "row" or "group"; got {level!r}.')
+            if level == "row" and self.unit:
+                tails = self.need_source("outliers of rows").row_tails()
+                return stand_out(tails, -tails, fdr, None)
+            if level == "group" and not self.unit:
+                raise ModelError('this model has no groups; outliers(level="row") are its rows.')
+            level = None
         return stand_out(self.tail_probabilities, self.surprise, fdr, level, self.outlier_rule)
 
     @cached_property
@@ -592,14 +631,20 @@ class Fit:
         self._of_regressions("plot_pit")
         return view("plot_pit")({self._kind: self})
 
-    def report(self, path: str | os.PathLike[str], *, title: str = "A robust regression", data: Any = None) -> None:
+    def report(
+        self, path: str | os.PathLike[str], *, title: str = "A robust regression", data: Any = None
+    ) -> os.PathLike[str] | None:
         """Write one self-contained HTML page: this fit beside the classical one, rows that do not belong, checks.
 
-        `data` is a frame whose columns are shown beside the rows.
+        `data` is a frame whose columns are shown beside the rows. A time series has a page of its own.
         """
+        own = getattr(self.model, "page", None)
+        if own is not None:
+            return view(own)(self, path)  # type: ignore[no-any-return]
         self._of_regressions("a report")
         self.need_source("a report")
         view("report")(self, path, title=title, data=data)
+        return None
 
     def to_arviz(self, draws: Mapping[str, Any] | None = None, *, num_samples: int = 500, seed: int = 0) -> Any:
         """An ArviZ ``InferenceData``: posterior draws and the integrated log likelihood of every row at each of them.

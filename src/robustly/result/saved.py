@@ -41,6 +41,7 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "notes": list(fit.notes),
         "limits": {s: {a: np.asarray(v).tolist() for a, v in given.items()} for s, given in fit.limits.items()},
         "scales": fit.scales,
+        **({} if fit.row_count is None else {"rows": fit.row_count}),
         **_labels_kept(fit),
         **about,
     }

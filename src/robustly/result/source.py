@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from robustly.result.laws import ByRow
 
 REGRESSIONS = "regressions (rb.glm and its estimators)"
+MIXED_MODELS = 'regressions with groups (rb.glm("y ~ x + (1 | g)"))'
 PAIRS = "conjugate pairs (robustly.conjugate)"
 
 
@@ -146,6 +147,22 @@ class Source(ABC):
     def shifts(self) -> np.ndarray:
         """By how much each row is shifted."""
         refuse_other_models("shifts", REGRESSIONS)
+
+    def variance_components(self, level: float) -> pd.DataFrame:
+        """Standard deviations of groups' effects with profile intervals."""
+        refuse_other_models("variance_components", MIXED_MODELS)
+
+    def row_tails(self) -> np.ndarray:
+        """How probable a response at least as far out is, by row, where units are groups."""
+        refuse_other_models('outliers(level="row")', MIXED_MODELS)
+
+    def group_effects(self) -> pd.DataFrame:
+        """Effects, weights and tails by group."""
+        refuse_other_models("group_effects", MIXED_MODELS)
+
+    def row_weights(self) -> np.ndarray:
+        """How much each row counts, beside a row in the middle of its law."""
+        refuse_other_models("row_weights", MIXED_MODELS)
 
     def fitted_mean(self) -> np.ndarray:
         """The expected response of every row."""

@@ -70,7 +70,8 @@ def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summar
     bound = " (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""
     heading = {
         **fit.told,
-        "rows": f"{len(fit.weight)}" + (f", {len(gone)} dropped for missing values" if gone else ""),
+        "rows": f"{len(fit.weight) if fit.row_count is None else fit.row_count}"
+        + (f", {len(gone)} dropped for missing values" if gone else ""),
         "log likelihood": f"{fit.log_likelihood:.4f}{bound}",
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",
         "evidence by": fit.approximation,

@@ -10,10 +10,11 @@ import numpy as np
 
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.outcome import Outcome, warn_unless_converged
+from robustly.result.fit import Fit
 from robustly.series import meanfield, search
 from robustly.series.disturbances import Disturbances, free_steps, read_start
 from robustly.series.meanfield import LARGEST_DOF
-from robustly.series.result import SeriesFit
+from robustly.series.result import FittedSeries, series_fit
 from robustly.series.source import StateSpaceSource, components_of
 
 METHODS = ("sampled", "leave-one-out", "bound", "em")
@@ -60,7 +61,7 @@ class LocalizedSeries:
         seed: int = 0,
         max_steps: int = 100,
         rtol: float = 1e-8,
-    ) -> SeriesFit:
+    ) -> Fit:
         r"""Fit the law of the precisions and the model's own parameters.
 
         ``"sampled"`` maximises the evidence by importance sampling of the precisions, from the leave-one-out estimate on; where
@@ -109,7 +110,7 @@ class LocalizedSeries:
 
 def _result(
     space: search.Space, best: search.Best, plain: np.ndarray, likelihood: float, seed: int, limit: list[int]
-) -> SeriesFit:
+) -> Fit:
     model = space.model
     params, dofs = space.split(best.vector)
     labels, scales = _parameter_labels(space)
@@ -121,36 +122,41 @@ def _result(
     outcome, notes = _told_search(model, best, dofs, likelihood, limit)
     endog = np.array(model.model.endog, dtype=float)
     values = endog.reshape(len(endog), -1)
-    return SeriesFit(
-        parameters=dict(zip(labels, flat.tolist())),
-        labels=labels,
-        vector=best.vector,
-        jacobian=_natural_slopes(space, best.vector),
-        curve=best.curve,
-        evidence=pieces,
-        log_likelihood=best.value,
+    told = FittedSeries(
+        sites=[site.name for site in model.sites],
+        break_sites=[site.is_break for site in model.sites],
+        held={model.sites[s].name: value for s, value in space.held.items()},
         log_likelihood_error=sampled.error if sampled else 0.0 if best.kind in ("bound", "gaussian") else float("nan"),
         effective_draws=sampled.effective if sampled else 0.0,
         bound=found.bound,
         classical_log_likelihood=likelihood,
         classical_parameters=dict(zip(model.parameter_names, plain.tolist())),
-        outcome=outcome,
-        approximation=HOW[best.kind],
-        sites=[site.name for site in model.sites],
-        break_sites=[site.is_break for site in model.sites],
         observed=~np.isnan(values).all(axis=1),
-        values=values[:, 0] if values.shape[1] == 1 else values,
+        series=values,
         steps=step_names(model.model),
         weights=np.where(free_steps(model, dofs), best.left.tilted.mean, 1.0),
         factors=best.left.factors,
         smoothed=components_of(model, params, best.left.factors),
+        seed=seed,
+        behind=StateSpaceSource(model, params, dofs, best.left.factors, best.draws, sampled),
+    )
+    return series_fit(
+        told,
+        parameters=dict(zip(labels, flat.tolist())),
+        labels=labels,
+        vector=best.vector,
+        jacobian=_natural_slopes(space, best.vector),
+        curve=best.curve,
+        objective=best.value,
+        evidence_by_row=pieces,
+        weight=told.observed.astype(float),
+        outcome=outcome,
+        approximation=HOW[best.kind],
         is_bound=best.kind == "bound",
         notes=tuple(notes),
         limits={model.sites[s].name: {"dof": float("inf")} for s in limit},
         scales=scales,
         history=list(best.history),
-        seed=seed,
-        source=StateSpaceSource(model, params, dofs, best.left.factors, best.draws, sampled),
     )
 
 
@@ -161,7 +167,7 @@ def _parameter_labels(space: search.Space) -> tuple[list[str], list[str]]:
     scales = ["log"] * len(labels)
     for i, name in enumerate(model.parameter_names):
         labels.append(f"{own[i]}.scale" if i in own else name)
-        scales.append("log" if i in own or name.startswith(("sigma2", "var.")) else "real")
+        scales.append("variance" if i in own or name.startswith(("sigma2", "var.")) else "real")
     return labels, scales
 
 

@@ -16,7 +16,7 @@ from robustly.errors import DataError, LocalizeError, SupportError, names
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.sites import samples, support_of
-from robustly.model.program.trace import Trace, check_plate, inside, run_program, site_log_prob
+from robustly.model.program.trace import ROWS, Trace, check_plate, inside, run_program, site_log_prob
 from robustly.rows.arrays import bucket_of
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ def _both_ways(program: Program, values: Mapping[str, Any], rows: Sequence[Any])
             for leaf, row, counts in zip(program.arguments.leaves, program.is_row, program.counts_rows)
         ]
     )
-    together = run_program(program.request.model, args, kwargs, values=values, key=jax.random.key(1))
+    together = run_program(
+        program.request.model, args, kwargs, values=values, key=jax.random.key(1), along=program.along
+    )
     check_plate(together[program.plate], count)
     inner = [name for name in samples(together) if inside(together[name], program.plate)]
     own = {name: together[name]["value"] for name in inner if not together[name]["is_observed"]}
@@ -207,7 +209,7 @@ def _refuse_impossible(program: Program, trace: Trace, start: int) -> None:
 def refuse_other_lengths(trace: Trace, plate: str, size: int) -> None:
     """Observations must be as many as the plate's rows."""
     for name, site in samples(trace).items():
-        if not site["is_observed"] or not inside(site, plate):
+        if not site["is_observed"] or not inside(site, plate) or plate == ROWS:
             continue
         values = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - len(site["fn"].event_shape)]
         axis = _row_axis(site, plate) - len(site["fn"].batch_shape)
@@ -217,6 +219,8 @@ def refuse_other_lengths(trace: Trace, plate: str, size: int) -> None:
 
 def _row_axis(site: Any, plate: str) -> int:
     """Which axis of a site's value counts the plate's rows."""
+    if plate == ROWS:
+        return 0
     frame = next(frame for frame in site["cond_indep_stack"] if frame.name == plate)
     return len(site["fn"].batch_shape) + frame.dim
 

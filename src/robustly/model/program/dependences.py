@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from numpyro.primitives import Messenger
 
 from robustly.errors import LocalizeError
+from robustly.model.jaxpr_simplify import Steps
 from robustly.model.program import hyper
 from robustly.model.program.trace import run_program
 
@@ -84,3 +85,21 @@ def _traced(prior: Any) -> set[str]:
     """The arguments of a prior that hold a trace."""
     inner, _ = hyper.core(prior)
     return {name for name, value in inner.get_args().items() if isinstance(value, jax.core.Tracer)}
+
+
+def only_first_reached(parts: Callable[[Any], tuple[list[Any], list[Any]]], entry: Any) -> bool:
+    """Whether the first of two lists of arrays moves with `entry`, and the second does not."""
+    try:
+        traced = jax.make_jaxpr(lambda a: parts(a))(entry)
+    except Exception:  # a program that cannot be followed here is not one in which it can be left out
+        return False
+    first = len(jax.tree.leaves(jax.eval_shape(lambda a: parts(a)[0], entry)))
+    steps = Steps(traced)
+    reached = steps.reached(steps.inputs)
+    moves = [place in reached for place in steps.outputs]
+    return any(moves[:first]) and not any(moves[first:])
+
+
+def traced_leaves(tree: Any) -> list[Any]:
+    """The numbers that a distribution, or several, were made of."""
+    return [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype")]

@@ -12,7 +12,7 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 
 from robustly.errors import LocalizeError, did_you_mean, names
-from robustly.model.program.trace import Trace, check_plate, inside
+from robustly.model.program.trace import ROWS, Trace, check_plate, inside
 
 MAX_DIM = 10
 MAX_LATENTS = 4096
@@ -37,22 +37,23 @@ def samples(trace: Trace) -> dict[str, Any]:
 
 
 def choose_plate(trace: Trace, leading: Sequence[int], stated: str | None) -> str:
-    """The plate whose size is the number of rows: the outermost one that holds every observed site."""
+    """The plate whose size is the number of rows: the outermost one that holds every observed site.
+
+    Where no plate holds what is observed, rows run along its leading axis: :data:`~robustly.model.program.trace.ROWS`.
+    """
     plates = {name: site for name, site in trace.items() if site["type"] == "plate"}
     observed = {name: site for name, site in samples(trace).items() if site["is_observed"]}
     if stated is not None and stated not in plates:
         raise LocalizeError(f'no plate "{stated}"; this model has {names(plates)}.' + did_you_mean(stated, plates))
-    if not plates:
-        raise LocalizeError(
-            "this model has no plate, so nothing says which sites have a copy for every row. "
-            "Put the likelihood inside `with numpyro.plate(name, x.shape[0]):`."
-        )
     for site in plates.values():
         size, subsample = site["args"][:2]
         if subsample is not None and subsample != size:
             check_plate(site, size)
     if not observed:
         raise LocalizeError("this model has no observed site. Pass the observations to fit(), for instance fit(x, y).")
+    if stated is None and not any(inside(site, name) for site in observed.values() for name in plates):
+        _refuse_other_axes(observed)
+        return ROWS
     common = [name for name in plates if all(inside(site, name) for site in observed.values())]
     if stated is not None:
         common = [name for name in common if name == stated] or [stated]
@@ -69,6 +70,23 @@ def choose_plate(trace: Trace, leading: Sequence[int], stated: str | None) -> st
         return min(frame.dim for site in observed.values() for frame in site["cond_indep_stack"] if frame.name == name)
 
     return min(fitting, key=depth)
+
+
+def _refuse_other_axes(observed: dict[str, Any]) -> None:
+    """Without a plate, everything observed must have the same leading axis."""
+    lengths = {name: jnp.shape(site["value"])[:1] for name, site in observed.items()}
+    single = [name for name, shape in lengths.items() if not shape]
+    if single:
+        raise LocalizeError(
+            f"observed site{'s' if len(single) > 1 else ''} {names(single)} hold a single value and stand in no plate, so "
+            "nothing says what a row is. Pass observations with a leading axis that counts the rows."
+        )
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f'"{name}" has {shape[0]}' for name, shape in lengths.items())
+        raise LocalizeError(
+            f"observed sites stand in no plate and have different numbers of rows: {listed}. Put those that share rows into "
+            "`with numpyro.plate(name, x.shape[0]):` and name it by plate=, or model them apart."
+        )
 
 
 def sort_sites(trace: Trace, asked: Sequence[str], plate: str) -> Sites:

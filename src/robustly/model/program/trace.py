@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -11,13 +11,16 @@ import jax.numpy as jnp
 import numpyro
 from numpyro import handlers
 from numpyro.distributions import biject_to
-from numpyro.primitives import Messenger
+from numpyro.primitives import CondIndepStackFrame, Messenger
 
 from robustly.errors import LocalizeError
 from robustly.model.program.hyper import with_arguments
 
 Site = dict[str, Any]
 Trace = dict[str, Site]
+
+ROWS = "(rows)"
+"""What stands for the row plate where a program has none: rows then run along the leading axis of what is observed."""
 
 
 class OneRow(Messenger):
@@ -30,16 +33,20 @@ class OneRow(Messenger):
         swapped: Mapping[str, Mapping[str, Any]],
         plate: str | None,
         draw: bool,
+        unobserved: Collection[str] = (),
     ):
         self.values, self.swapped, self.plate, self.draw = values, swapped, plate, draw
+        self.unobserved = unobserved
         super().__init__(fn)
 
     def process_message(self, msg: Site) -> None:
         if msg["type"] == "plate" and msg["name"] == self.plate:
             check_plate(msg, 1)
+        name = msg["name"]
+        if msg["type"] == "sample" and msg["is_observed"] and name in self.unobserved:
+            msg["is_observed"], msg["value"] = False, None
         if msg["type"] not in ("sample", "param") or msg.get("is_observed"):
             return
-        name = msg["name"]
         if name in self.swapped and msg["type"] == "sample":
             msg["fn"] = with_arguments(msg["fn"], self.swapped[name])
         if name in self.values:
@@ -74,6 +81,11 @@ def check_plate(msg: Site, expected: int) -> None:
             f'plate "{name}" subsamples {subsample} of {size} rows. Take subsample_size out of the model: '
             "rows are read in chunks anyway."
         )
+    if size != expected and name == ROWS:
+        raise LocalizeError(
+            f"what is observed has {size} rows when the model is called with {expected} row{'s' if expected > 1 else ''}. "
+            "Pass all data as arguments whose leading axis counts the rows."
+        )
     if size != expected:
         raise LocalizeError(
             f'plate "{name}" has size {size} when the model is called with {expected} row{"s" if expected > 1 else ""}. '
@@ -97,12 +109,35 @@ def run_program(
     plate: str | None = None,
     key: Any = None,
     draw: bool = False,
+    unobserved: Collection[str] = (),
+    along: Collection[str] = (),
 ) -> Trace:
-    """The trace of a program under swapped values and priors, apart from whatever handlers the caller is under."""
-    program = OneRow(model, values or {}, swapped or {}, plate, draw)
+    """The trace of a program under swapped values and priors, apart from whatever handlers the caller is under.
+
+    Sites in `unobserved` are treated as if their observations had not been given. Of a program without a row plate, `along`
+    are the sites whose leading axis counts rows; they then look as if they stood in a plate of their own.
+    """
+    program = OneRow(model, values or {}, swapped or {}, plate, draw, unobserved)
     seeded = handlers.seed(program, key) if key is not None else program
     with numpyro.validation_enabled(False), handlers.block():
-        return handlers.trace(seeded).get_trace(*args, **kwargs)
+        trace: Trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+    if along:
+        stand_in_rows(trace, along)
+    if plate == ROWS:
+        check_plate(trace[ROWS], 1)
+    return trace
+
+
+def stand_in_rows(trace: Trace, along: Collection[str]) -> None:
+    """Let sites whose leading axis counts rows look as if they stood in a plate of their own."""
+    sizes = {}
+    for name in along:
+        if name in trace and jnp.ndim(trace[name]["value"]):
+            site, shape = trace[name], jnp.shape(trace[name]["value"])
+            deep = max(len(shape) - len(site["fn"].event_shape), 1)
+            site["cond_indep_stack"] = [*site["cond_indep_stack"], CondIndepStackFrame(ROWS, -deep, shape[0])]
+            sizes[name] = shape[0]
+    trace[ROWS] = {"type": "plate", "name": ROWS, "args": (max(sizes.values(), default=0), None)}
 
 
 def site_log_prob(site: Site) -> Any:
