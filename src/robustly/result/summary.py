@@ -65,6 +65,7 @@ def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summar
         columns |= {"z" if dof is None else "t": z, "p": 2.0 * law.sf(np.abs(z))}
         if fit.freedom:
             freedom = np.array([fit.freedom.get(label, np.inf if dof is None else dof) for label in fit.labels])
+            z = z / np.array([fit.widening(label) for label in fit.labels])
             columns = {"estimate": fit.estimates, "std. error": error, "dof": freedom, "t": z}
             columns["p"] = 2.0 * stats.t.sf(np.abs(z), np.where(np.isfinite(freedom), freedom, 1e9))
     for place, name in enumerate(("2.5 %", "97.5 %")):
