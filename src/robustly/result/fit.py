@@ -230,6 +230,8 @@ class Fit:
     def variance_components(self) -> pd.DataFrame:
         """Standard deviations of groups' effects by group and term, with 95 % profile intervals, tests and correlations.
 
+        Estimates are by maximum likelihood, intervals by restricted likelihood, which knows that coefficients were fitted.
+
         Of effects that are not normal, `scale` is what the interval is about. `p` is that of the likelihood ratio without
         the effect, under the mixture of chi-squares that belongs to the edge (Self & Liang 1987, Stram & Lee 1994).
         """
@@ -339,8 +341,10 @@ class Fit:
         check_level(level)
         if kind == "profile":
             return {name: self.profile_interval(name, level) for name in self.labels}
-        wide = dict(zip(self.labels, t.ppf(0.5 + level / 2, self.reference_dof(kind, groups))))
-        plain = float(t.ppf(0.5 + level / 2, np.inf))
+        wider = t.ppf(0.5 + level / 2, self.reference_dof(kind, groups)) * [
+            self.widening(label) for label in self.labels
+        ]
+        wide, plain = dict(zip(self.labels, wider)), float(t.ppf(0.5 + level / 2, np.inf))
         errors = est.deviations(self.covariance(kind, groups))
         parts = [*zip(self.labels, self.estimates, errors, self.scales, strict=True)]
         if self.derived_jacobian is not None:
@@ -356,6 +360,10 @@ class Fit:
         for name in self.edges:
             found[name] = self.need_source("this interval").edge_interval(name, level)
         return found
+
+    def widening(self, label: str) -> float:
+        """By how much standard errors of coefficients that differ by group are too small: maximum likelihood divides by groups."""
+        return float(np.sqrt(len(self.weight) / self.freedom[label])) if label in self.freedom else 1.0
 
     def reference_dof(self, kind: str = "information", groups: Any = None) -> np.ndarray:
         """Degrees of freedom of the t laws that the estimates are held against, in the order of `labels`: infinite is a normal."""
@@ -619,6 +627,10 @@ class Fit:
         fits = {self._kind: self, **{name: getattr(fit, "result_", fit) for name, fit in others.items()}}
         return view("plot_coefficients")(fits)
 
+    def plot_effects(self, fdr: float = 0.05) -> Any:
+        """Groups' effects in order, with 95 % posterior intervals; groups that do not belong are marked. Returns the figure."""
+        return view("plot_effects")(self, fdr)
+
     def plot_rows(self, fdr: float = 0.05) -> Any:
         """How improbable every row is, with the rows that do not belong marked. Returns the figure."""
         self._of_regressions("plot_rows")
@@ -646,6 +658,9 @@ class Fit:
             return view(own)(self, path)  # type: ignore[no-any-return]
         self._of_regressions("a report")
         self.need_source("a report")
+        if self.unit:
+            view("group_report")(self, path, title=title)
+            return None
         view("report")(self, path, title=title, data=data)
         return None
 

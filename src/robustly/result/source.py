@@ -148,7 +148,7 @@ class Source(ABC):
         """By how much each row is shifted."""
         refuse_other_models("shifts", REGRESSIONS)
 
-    def variance_components(self, level: float) -> pd.DataFrame:
+    def variance_components(self, level: float, restricted: bool = True) -> pd.DataFrame:
         """Standard deviations of groups' effects with profile intervals."""
         refuse_other_models("variance_components", MIXED_MODELS)
 

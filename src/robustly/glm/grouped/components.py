@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from robustly.fit.newton import maximize
+from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
 from robustly.fit.search import search
@@ -26,8 +27,12 @@ CLOSE = 1e-3
 MOST_TRIES = 25
 
 
-def variance_components(found: Found, level: float = 0.95) -> pd.DataFrame:
-    """Standard deviations of effects and noise, with profile intervals, correlations, and likelihood-ratio tests."""
+def variance_components(found: Found, level: float = 0.95, restricted: bool = True) -> pd.DataFrame:
+    """Standard deviations of effects and noise, with profile intervals, correlations, and likelihood-ratio tests.
+
+    `restricted` takes what coefficients leave open into the profile: minus half the log determinant of their information, which
+    of normal responses is restricted likelihood (Cox & Reid 1987). Without it the profile is that of the likelihood, as lme4's.
+    """
     problem = found.problem
     assert isinstance(problem, GroupedRegression)
     given, at = problem.given, problem.at(found.vector)
@@ -39,7 +44,7 @@ def variance_components(found: Found, level: float = 0.95) -> pd.DataFrame:
     if not problem.plan.effects.has_scale:
         return _of_law(found, level)
     for term, name in enumerate(given.terms):
-        low, high = profile_of_term(found, term, level)
+        low, high = profile_of_term(found, term, level, restricted)
         line = {"sd": scale[term] * widened if scale[term] > 0 else 0.0, "scale": scale[term], "low": low, "high": high}
         line["p"] = ratio_test(found, term)
         for other in range(term):
@@ -48,7 +53,7 @@ def variance_components(found: Found, level: float = 0.95) -> pd.DataFrame:
         lines.append(((given.grouping.name, name), line))
     if "scale" in problem.plan.law.names:
         value = float(np.exp(at.phi[problem.plan.law.names.index("scale")]))
-        low, high = profile_of_scale(found, level) if "scale" not in problem.plan.held else (value, value)
+        low, high = profile_of_scale(found, level, restricted) if "scale" not in problem.plan.held else (value, value)
         lines.append(((RESIDUAL, ""), {"sd": value, "scale": value, "low": low, "high": high, "p": np.nan}))
     index = pd.MultiIndex.from_tuples([key for key, _ in lines], names=["group", "term"])
     frame = pd.DataFrame([line for _, line in lines], index=index)
@@ -76,7 +81,7 @@ def _of_law(found: Found, level: float) -> pd.DataFrame:
     return pd.DataFrame([line], index=index)
 
 
-def profile_of_term(found: Found, term: int, level: float) -> tuple[float, float]:
+def profile_of_term(found: Found, term: int, level: float, restricted: bool = True) -> tuple[float, float]:
     """The scales of an effect that the likelihood does not rule out."""
     problem = found.problem
     assert isinstance(problem, GroupedRegression)
@@ -95,15 +100,35 @@ def profile_of_term(found: Found, term: int, level: float) -> tuple[float, float
         optimum = maximize(held, held.joined(last[0]), PROFILE_STOP)
         if scale > 0:
             last[0] = held.at(optimum.vector)
-        return optimum.value
+        return adjusted(optimum, held, restricted)
 
     unit = given.sizes[term]
     error = _standard_error(found, term)
-    low, high = interval_of_scale(value_at, found.value, best, error, level)
+    best, top = _top(value_at, best, error) if restricted else (best, found.value)
+    low, high = interval_of_scale(value_at, top, best, error, level)
     return low / unit, high / unit
 
 
-def profile_of_scale(found: Found, level: float) -> tuple[float, float]:
+def adjusted(optimum: Optimum, problem: GroupedRegression, restricted: bool) -> float:
+    """The profile at an optimum; restricted, less half the log determinant of the coefficients' information."""
+    if not restricted:
+        return optimum.value
+    size = problem.design.size
+    sign, log_det = np.linalg.slogdet(-optimum.curve[:size, :size])
+    return optimum.value - 0.5 * log_det if sign > 0 else -np.inf
+
+
+def _top(value_at: Callable[[float], float], best: float, error: float) -> tuple[float, float]:
+    """Where a restricted profile is highest, not far above the best scale of the likelihood."""
+    from scipy.optimize import minimize_scalar
+
+    ends = max(best - error, 0.0), best + 2.0 * error
+    found = minimize_scalar(lambda s: -value_at(s), bounds=ends, method="bounded", options={"xatol": 0.02 * error})
+    at_zero = value_at(0.0) if ends[0] == 0.0 else -np.inf
+    return (0.0, at_zero) if at_zero >= -found.fun else (float(found.x), -float(found.fun))
+
+
+def profile_of_scale(found: Found, level: float, restricted: bool = True) -> tuple[float, float]:
     """The same of the noise."""
     problem = found.problem
     assert isinstance(problem, GroupedRegression)
@@ -116,11 +141,12 @@ def profile_of_scale(found: Found, level: float) -> tuple[float, float]:
             return -np.inf
         plan = replace(problem.plan, held={**problem.plan.held, "scale": scale})
         held = grouped_regression(problem.given, plan, problem.entries, problem.rows, problem.fixed)
-        return maximize(held, held.joined(at), PROFILE_STOP).value
+        return adjusted(maximize(held, held.joined(at), PROFILE_STOP), held, restricted)
 
     entry = problem.design.size + problem.free.index(place)
     error = best * float(np.sqrt(np.linalg.pinv(-found.optimum.curve)[entry, entry]))
-    return interval_of_scale(value_at, found.value, best, error, level)
+    best, top = _top(value_at, best, error) if restricted else (best, found.value)
+    return interval_of_scale(value_at, top, best, error, level)
 
 
 def interval_of_scale(

@@ -63,8 +63,8 @@ def find_core(evidence: Callable[[float], Array]) -> Core:
     at = np.log(STRETCHES)
     curve = CubicSpline(at, np.stack([evidence(float(stretch)) for stretch in STRETCHES]))
     low, high = at[0], at[-1]
-    alone = [curve(x).sum() for x in np.linspace(low, high, 200)]
-    best_alone, centre = max(alone), float(np.linspace(low, high, 200)[int(np.argmax(alone))])
+    by_itself = [curve(x).sum() for x in np.linspace(low, high, 200)]
+    best_alone, centre = max(by_itself), float(np.linspace(low, high, 200)[int(np.argmax(by_itself))])
 
     def parts(given: Array) -> tuple[Array, Array]:
         core = np.clip(given[0], low, high)

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from robustly._runtime.keys import generator
 from robustly.approx import Exact
 from robustly.errors import DataError
+from robustly.glm.families import Family, Normal
 from robustly.glm.grouped.effects import EffectLaw, NormalEffects
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.row_model import evidence_of
@@ -85,6 +86,7 @@ class StudentRows(RowLaw):
     centre: np.ndarray
     scale: np.ndarray
     dof: np.ndarray
+    family: ClassVar[Family] = Normal()
 
     def __len__(self) -> int:
         return len(self.centre)
@@ -165,6 +167,10 @@ class GroupPredictive(RowLaw):
 
     def __len__(self) -> int:
         return len(self.centre)
+
+    @property
+    def family(self) -> Family:
+        return self.fitted.family
 
     @property
     def typical(self) -> np.ndarray:

@@ -401,8 +401,8 @@ class GroupSource(Source):
         vectors = np.array(chains)
         return Draws(self.natural_by_name(vectors), vectors, 0)
 
-    def variance_components(self, level: float) -> pd.DataFrame:
-        return variance_components(self.found, level)
+    def variance_components(self, level: float, restricted: bool = True) -> pd.DataFrame:
+        return variance_components(self.found, level, restricted)
 
     def profile(self, values: Sequence[float]) -> pd.DataFrame:
         raise ModelError("a mixed model has its standard deviations profiled in fit.variance_components.")
