@@ -283,7 +283,9 @@ class RowProblem(EvidenceProblem):
         if self.seen_at is not None and np.array_equal(self.seen_at, vector):
             return self.by_unit["evidence"]
         with double_precision():
-            return self.rows.map(self.passes.values, vector, keep=self.slot).by_unit["evidence"]
+            # Of few rows, a pass that is compiled already is quicker than compiling one for the evidence alone.
+            run, theta = self._pass(vector, Effort.FULL) if len(self.rows) <= FEW else (self.passes.values, vector)
+            return self.rows.map(run, theta, keep=self.slot).by_unit["evidence"]
 
     def for_draws(self) -> tuple[ArrayRows, Entering]:
         return in_memory(self.rows), lambda vector, data: (vector, None, data)

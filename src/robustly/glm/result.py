@@ -115,6 +115,12 @@ class FittedRegression:
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
         return GLMPredictive(self.fitted, m, counted, matrix)
 
+    def for_marginaleffects(self, fit: Fit, data: Any) -> Any:
+        """The fit as the package marginaleffects takes models."""
+        from robustly.glm.marginal import for_marginaleffects
+
+        return for_marginaleffects(fit, data)
+
     def refuse_forgotten(self, given: Mapping[str, Any]) -> None:
         """What stood beside every fitted row has to be said of new ones too, or rates are taken for counts."""
         for label in self.needs:

@@ -659,6 +659,18 @@ class Fit:
 
         return to_inference_data(self, draws, num_samples, seed)
 
+    def to_marginaleffects(self, data: Any) -> Any:
+        """This regression as the package ``marginaleffects`` takes models: for its predictions, comparisons and slopes.
+
+        Args:
+            data: the frame it was fitted to.
+
+        ``marginaleffects.avg_slopes(fit.to_marginaleffects(data))``. All estimates are passed on, the spread included, so
+        that standard errors of a robust mean are whole.
+        """
+        self._of_regressions("to_marginaleffects")
+        return self.model.for_marginaleffects(self, data)  # type: ignore[attr-defined]
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all numbers of the fit to one file; read it with ``rb.load``."""
         from robustly.result.saved import to_saved

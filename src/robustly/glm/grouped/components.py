@@ -99,7 +99,7 @@ def profile_of_term(found: Found, term: int, level: float) -> tuple[float, float
 
     unit = given.sizes[term]
     error = _standard_error(found, term)
-    low, high = interval_by_profile(value_at, found.value, best, error, level)
+    low, high = interval_of_scale(value_at, found.value, best, error, level)
     return low / unit, high / unit
 
 
@@ -120,10 +120,10 @@ def profile_of_scale(found: Found, level: float) -> tuple[float, float]:
 
     entry = problem.design.size + problem.free.index(place)
     error = best * float(np.sqrt(np.linalg.pinv(-found.optimum.curve)[entry, entry]))
-    return interval_by_profile(value_at, found.value, best, error, level)
+    return interval_of_scale(value_at, found.value, best, error, level)
 
 
-def interval_by_profile(
+def interval_of_scale(
     value_at: Callable[[float], float], top: float, best: float, error: float, level: float
 ) -> tuple[float, float]:
     """Where twice the loss of log likelihood reaches the chi-square's quantile, on either side of the best scale."""

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from robustly.fit.problem import Found
+from robustly.glm.grouped.core_spread import find_core
 from robustly.glm.grouped.linear import LinearGroups
 from robustly.glm.grouped.problem import GroupPlan, LinearGroupedRegression
-from robustly.glm.grouped.source import GroupSource
+from robustly.glm.grouped.source import GroupSource, core_vector
 from robustly.result.laws import LEVELS, RowPosterior
 from robustly.rows.groups import GroupRows
 
@@ -67,12 +68,16 @@ class LinearSource(GroupSource):
 
         groups = self.groups
         if groups.own_precision:
-            return chi2.sf(groups.distance, groups.sums.rows)
+            rows, distance = groups.sums.rows, groups.distance
+            # Here whole groups are stretched, their noise included.
+            core = find_core(lambda stretch: -rows * np.log(stretch) - 0.5 * distance / stretch**2)
+            return chi2.sf(distance / core.stretch**2, rows)
         if not self.problem.entries:
             return np.ones(len(groups.distance))
+        groups = self.problem.groups_at(core_vector(self.problem, self.found.vector))
         # Means of effects vary between groups with covariance LLᵀ less that of the posterior.
         mean, covariance = groups.posterior
-        between = self.at.factor @ self.at.factor.T - covariance
+        between = groups.at.factor @ groups.at.factor.T - covariance
         values, vectors = np.linalg.eigh(between)
         told = values > 1e-9 * np.maximum(values[:, -1:], 1e-300)
         turned = np.einsum("gab,ga->gb", vectors, mean)

@@ -8,12 +8,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr
 
 from robustly.errors import ModelError
 from robustly.fit.draws import Draws
 from robustly.fit.newton import maximize
+from robustly.fit.objective import Effort
+from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
 from robustly.glm.grouped.components import variance_components
+from robustly.glm.grouped.core_spread import core_estimates, find_core
 from robustly.glm.grouped.effects import NormalEffects
 from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups, read_groups
 from robustly.glm.grouped.problem import GammaPoissonRegression, GroupedRegression, GroupPlan, grouped_regression
@@ -123,7 +127,7 @@ class GroupSource(Source):
     # ------------------------------------------------------------------ groups and rows that do not belong
 
     def tail_probabilities(self) -> np.ndarray:
-        """How probable effects at least as far out as a group's are, judged by the normal core of their law.
+        """How probable effects at least as far out as a group's are, judged by a normal core that groups far out had no part in.
 
         Of the mode v of a group's standardised effects under normal effects and H, minus the curvature there, the mode varies
         between groups with covariance 1 − H⁻¹, so that its distance is a chi-square.
@@ -132,11 +136,12 @@ class GroupSource(Source):
 
         if isinstance(self.problem, GammaPoissonRegression):
             return self._count_tails()
-        core = replace(self.problem.plan, effects=NormalEffects(), held={
+        plan = replace(self.problem.plan, effects=NormalEffects(), held={
             name: value for name, value in self.problem.plan.held.items() if not name.startswith("group ")
         })  # fmt: skip
-        problem = grouped_regression(self.given, core, self.problem.entries, self.problem.rows, self.problem.fixed)
-        widened = np.sqrt(2.0) if self.problem.plan.effects.name == "laplace" else 1.0
+        problem = grouped_regression(self.given, plan, self.problem.entries, self.problem.rows, self.problem.fixed)
+        if not self.problem.entries:
+            return np.ones(len(self.given.grouping))
 
         def distance(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
             m = rows.offset + rows.directions @ at.u
@@ -148,8 +153,8 @@ class GroupSource(Source):
             square = np.where(told, turned**2 / np.where(told, values, 1.0), 0.0)
             return {"square": square.sum(axis=1), "freedom": told.sum(axis=1)}
 
-        at = self.at._replace(psi=np.zeros(0), factor=widened * self.at.factor)
-        found = problem.by_group(distance, problem.joined(at))
+        vector = core_vector(problem, problem.joined(self.at._replace(psi=np.zeros(0))))
+        found = problem.by_group(distance, vector)
         return np.where(found["freedom"] > 0, chi2.sf(found["square"], np.maximum(found["freedom"], 1)), 1.0)
 
     def _count_tails(self) -> np.ndarray:
@@ -168,6 +173,11 @@ class GroupSource(Source):
         """How probable a response at least as far out is, by row, given the other rows of its group."""
         predictor, strictly, below = self._given_others
         law = self.problem.plan.law
+        if law.local == "dispersion":
+            # Heavy-tailed rows are judged by a normal core that rows far out had no part in.
+            away = (self.given.design.y - predictor) / self._fitted.shared["scale"]
+            core = find_core(lambda stretch: -np.log(stretch) - 0.5 * np.square(away / stretch))
+            return 2.0 * ndtr(-np.abs(away) / core.stretch)
         return law.tail_probabilities(self.given.design.y, predictor, self._fitted.shared, lambda: (strictly, below))
 
     def pit(self) -> tuple[np.ndarray, np.ndarray]:
@@ -396,3 +406,25 @@ class GroupSource(Source):
 
     def profile(self, values: Sequence[float]) -> pd.DataFrame:
         raise ModelError("a mixed model has its standard deviations profiled in fit.variance_components.")
+
+
+def stretched(problem: GroupedRegression, vector: np.ndarray, stretch: float) -> np.ndarray:
+    """A vector with all effects stretched."""
+    at = problem.at(vector)
+    return problem.joined(at._replace(factor=stretch * at.factor))
+
+
+def core_vector(problem: GroupedRegression, vector: np.ndarray) -> np.ndarray:
+    """Estimates of normal effects that groups far out had no part in; their spread is as if by restricted likelihood."""
+
+    def evidence(vector: np.ndarray, stretch: float) -> np.ndarray:
+        problem.look(stretched(problem, vector, stretch), Effort.ROUGH)
+        return np.array(problem.by_unit["evidence"])
+
+    def refit(vector: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        part = problem.on(problem.rows.take(groups))  # type: ignore[attr-defined]
+        return maximize(part, vector, Stop(1e-7, 60)).vector
+
+    vector, kept = core_estimates(vector, evidence, refit)
+    lost = min(len(problem.given.freedom) / len(problem.given.terms), 0.5 * len(kept))
+    return stretched(problem, vector, float(np.sqrt(len(kept) / (len(kept) - lost))))
