@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.keys import generator
+from robustly.approx.two_centre import two_centres
 from robustly.errors import DataError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
 from robustly.glm.listed import list_responses
@@ -22,7 +23,6 @@ from robustly.result.listed import Listed
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 # Laws whose rows are averaged over their own predictors or dispersions.
 MIXED = (LocalPredictor, LocalDispersion)
-POINTS = 32
 ROWS_AT_ONCE = 4096
 
 
@@ -309,35 +309,3 @@ class GLMPredictive(RowLaw):
 def _nodes(shared: dict[str, float]) -> int:
     spread = shared.get("spread", 0.0)
     return 81 if spread > 6 else 41 if spread > 2 else 21
-
-
-def two_centres(
-    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, left: Any, right: Any, points: int = POINTS
-) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights on [a − left, a + right], dense around `a` and around `b`; shapes (rows, 4 · points)."""
-    b = np.clip(b, a - left, a + right)
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    width_low = np.where(a <= b, width_a, width_b)
-    width_high = np.where(a <= b, width_b, width_a)
-    gap = high - low
-    width_low, width_high = (
-        np.minimum(width_low, np.maximum(width_high, gap)),
-        np.minimum(width_high, np.maximum(width_low, gap)),
-    )
-    cut = 0.5 * gap
-    lines = [
-        _half_lines(low, width_low, -1.0, low - (a - left), points),
-        _half_lines(low, width_low, 1.0, cut, points),
-        _half_lines(high, width_high, -1.0, gap - cut, points),
-        _half_lines(high, width_high, 1.0, (a + right) - high, points),
-    ]
-    return np.concatenate([p for p, _ in lines], axis=1), np.concatenate([w for _, w in lines], axis=1)
-
-
-def _half_lines(
-    centre: np.ndarray, width: np.ndarray, side: float, length: Any, points: int
-) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(points)
-    end = np.arcsinh(np.maximum(length, 0.0) / width)[:, None]
-    x = 0.5 * end * (nodes + 1.0)
-    return centre[:, None] + side * width[:, None] * np.sinh(x), 0.5 * end * weights * width[:, None] * np.cosh(x)
