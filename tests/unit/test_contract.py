@@ -62,20 +62,6 @@ SAME_MEANING = {
 # ---------------------------------------------------------------------- today's violations; these lists may only shrink
 
 EXCEPTIONS: dict[str, set[str]] = {
-    # A hidden Markov model is a t mixture with a chain: it shares the mixture's densities, its steps and its start.
-    "against_the_line": {
-        "series.baumwelch -> mixture.ecm",
-        "series.emissions -> mixture.covariance",
-        "series.emissions -> mixture.ecm",
-        "series.emissions -> mixture.passes",
-        "series.hmm -> mixture.covariance",
-        "series.hmm -> mixture.ecm",
-        "series.hmm -> mixture.passes",
-        "series.hmm_settings -> mixture.covariance",
-        "series.hmm_settings -> mixture.ecm",
-        "series.hmm_settings -> mixture.settings",
-        "series.hmm_settings -> mixture.start",
-    },
     # Names of NumPyro and of concurrent.futures, for which neither has a public one.
     "private_names_of_others": {
         "model/program/hyper.py: prior._mask",
@@ -357,6 +343,41 @@ def test_the_contract_holds(rule):
     found, listed = RULES[rule](), EXCEPTIONS.get(rule, set())
     assert not found - listed, f"{rule}: new violations"
     assert not listed - found, f"{rule}: these are gone; take them off the list"
+
+
+# Half of what 0.1 had by this count. It may only be lowered: `Any` is for what is the user's own, and stays opaque.
+MOST_ANY = 0.135
+
+
+def annotations() -> list[ast.expr]:
+    """Of arguments, of what functions return, and of names."""
+    found: list[ast.expr | None] = []
+    for tree in modules().values():
+        for node in nodes(tree):
+            if isinstance(node, ast.arg | ast.AnnAssign):
+                found.append(node.annotation)
+            elif isinstance(node, ast.FunctionDef):
+                found.append(node.returns)
+    return [one for one in found if one is not None]
+
+
+def aliases_of_any() -> set[str]:
+    """``Any``, and names that are given to it."""
+    return {"Any"} | {
+        target.id
+        for tree in modules().values()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == "Any"
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def test_annotations_say_more_than_any():
+    opaque = aliases_of_any()
+    said = [isinstance(one, ast.Name) and one.id in opaque for one in annotations()]
+    assert len(said) > 1000
+    assert sum(said) / len(said) <= MOST_ANY
 
 
 def test_the_package_is_on_the_line():

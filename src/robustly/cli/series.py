@@ -51,7 +51,7 @@ def series_command(
         warnings.simplefilter("always", ConvergenceWarning)
         model = build(read, level.value, seasonal, log)
         fit = LocalizedSeries(model, [one.strip() for one in localize.split(",") if one.strip()]).fit(seed=seed)
-    fit.steps = np.array(
+    fit.model.steps = np.array(
         [f"{one:g}" if isinstance(one, float) else str(one).removesuffix(" 00:00:00") for one in read.index]
     )
     typer.echo(str(fit.summary()))

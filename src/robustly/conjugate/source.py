@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax import Array
 from numpyro.distributions import constraints
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import ClassicalModel, PairDefinition
-from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
+from robustly.conjugate.base import ClassicalModel, PairDefinition, Theta
+from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, tabulated
 from robustly.conjugate.problem import (
     PairProblem,
     classical_evidence,
@@ -96,7 +97,7 @@ class PairSource(Source):
             return LocalPosterior(PointMass(np.broadcast_to(common, shape)), place)
         return self.posterior_at(self.theta, columns, place)
 
-    def posterior_at(self, theta: Any, columns: Mapping[str, Any], place: np.ndarray | None) -> LocalPosterior:
+    def posterior_at(self, theta: Theta, columns: Mapping[str, Any], place: np.ndarray | None) -> LocalPosterior:
         found = classical_rows(columns).map(posterior_pass(self.pair, tuple(columns)), theta).by_unit
         plain = tuple(found[str(i)] for i in range(len(found)))
         law = self.pair.law(plain)
@@ -140,7 +141,7 @@ class PairSource(Source):
             return self.classical.law(self.classical.values, columns)
         plain = {name: np.asarray(value) for name, value in self.theta.items()}
         law = self.pair.predictive_law(plain, columns)
-        return Tabulated(self.pair, self.theta, columns, self._observation) if law is None else law
+        return tabulated(self.pair, self.theta, columns, self._observation) if law is None else law
 
     @property
     def _observation(self) -> str:
@@ -219,7 +220,7 @@ class PairSource(Source):
         scales = {name: scale_of(limit) for name, (limit, _) in self.pair.coordinates(self.table.columns).items()}
         pair = self.pair
 
-        def log_prior(vector: Any, beside: Any) -> Any:
+        def log_prior(vector: Array, beside: Any) -> Array:
             theta = {name: value for name, value in parameters.natural(vector).items() if name in parameters.names}
             known = {**pair.fixed, **theta}
             known = {**known, **pair.arguments(known), **pair.derived(known)}
@@ -248,7 +249,7 @@ class PairSource(Source):
         log_prob = self.classical.log_prob
 
         @jax.jit
-        def total(value: Any) -> Any:
+        def total(value: Any) -> Array:
             values = {**self.classical.values, name: value}  # type: ignore[union-attr]
             return weight @ jax.vmap(lambda row: log_prob(values, row))(data)
 
@@ -266,7 +267,7 @@ def scale_of(constraint: Any) -> str:
     return "unit" if constraint is constraints.unit_interval else "real"
 
 
-def _statistics_law(pair: PairDefinition, eta: Any) -> Any:
+def _statistics_law(pair: PairDefinition, eta: Array) -> Any:
     """For a pair that does not name its prior's law: means and deviations of T, by the derivatives of A."""
     mean = jax.vmap(jax.grad(pair.log_normalizer))(eta)
     curve = jax.vmap(jax.hessian(pair.log_normalizer))(eta)

@@ -11,10 +11,13 @@ import numpy as np
 from robustly._runtime.keys import generator
 from robustly.errors import DataError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
-from robustly.glm.listed import Listed, list_responses
+from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
+from robustly.glm.mean_interval import mean_interval
 from robustly.glm.row_model import approximation, evidence_of
 from robustly.result.laws import RowLaw, invert_cdf
+from robustly.result.levels import check_level
+from robustly.result.listed import Listed
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 # Laws whose rows are averaged over their own predictors or dispersions.
@@ -62,8 +65,12 @@ class Fitted:
 class GLMPredictive(RowLaw):
     """The integrated predictive distribution of a set of rows; every answer is an array by row."""
 
-    def __init__(self, fitted: Fitted, m: np.ndarray, trials: np.ndarray | None = None) -> None:
+    def __init__(
+        self, fitted: Fitted, m: np.ndarray, trials: np.ndarray | None = None, matrix: Any = None, fit: Any = None
+    ) -> None:
         self.fitted = fitted
+        self.matrix = matrix
+        self.fit = fit
         self.m = np.asarray(m, dtype=float)
         self.trials = np.ones(len(self.m)) if trials is None else np.asarray(trials, dtype=float)
         self.law = fitted.integrated
@@ -74,6 +81,24 @@ class GLMPredictive(RowLaw):
 
     def __len__(self) -> int:
         return len(self.m)
+
+    def of_fit(self, fit: Any) -> GLMPredictive:
+        """With the fit whose estimates it was made with: their uncertainty gives intervals of the mean."""
+        return GLMPredictive(self.fitted, self.m, self.trials, self.matrix, fit)
+
+    def mean_interval(
+        self, level: float = 0.95, kind: str = "information", groups: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the *expected value* of every row lies, as far as the estimates are sure; `interval` is of a new response.
+
+        Args:
+            level: the probability of the interval.
+            kind, groups: which covariance of the estimates; see :meth:`Fit.covariance`.
+
+        Symmetric on the scale of the predictor (the log of a mean of counts, the log odds of a chance), spread included.
+        """
+        check_level(level)
+        return mean_interval(self, level, kind, groups)
 
     # ------------------------------------------------------------------ moments
 
@@ -105,7 +130,7 @@ class GLMPredictive(RowLaw):
             return share, share * (1.0 - share)
         if isinstance(self.law, LocalPredictor) and isinstance(family, LOG_LINK):
             return self._log_link_moments()
-        return self._mixed_moments() if isinstance(self.law, MIXED) else self._listed.moments()
+        return self._mixed_moments() if isinstance(self.law, MIXED) else (self._listed.mean(), self._listed.std() ** 2)
 
     @cached_property
     def _listed(self) -> Listed:
@@ -194,7 +219,7 @@ class GLMPredictive(RowLaw):
         far = {"normal": 10.0, "laplace": 45.0}.get(self.law.prior)
         if far is None:
             far = float(np.exp(min(36.0 / self.shared["dof"], 30.0)))
-        own, weight = two_centres(m, spread, centre, np.minimum(width, 30.0 * spread), far * spread)
+        own, weight = two_centres(m, spread, centre, np.minimum(width, 30.0 * spread), far * spread, far * spread)
         share = weight * np.exp(self._log_prior(own - m[:, None]))
         return own, share / share.sum(axis=1, keepdims=True)
 
@@ -267,7 +292,7 @@ class GLMPredictive(RowLaw):
         if isinstance(self.law, Classical):
             return self.family.draw(rng, m, self.nuisance, trials)
         if not isinstance(self.law, MIXED):
-            return self._listed.draw(rng, num_samples)
+            return self._listed.rvs((num_samples, len(self.m)), rng)
         spread = self.shared["spread"]
         if isinstance(self.law, LocalDispersion):
             own = np.exp(np.log(self.nuisance[0]) + spread * rng.standard_normal(shape))
@@ -287,10 +312,10 @@ def _nodes(shared: dict[str, float]) -> int:
 
 
 def two_centres(
-    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, far: float
+    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, left: Any, right: Any, points: int = POINTS
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights on [a − far, a + far], dense around `a` and around `b`; shapes (rows, points)."""
-    b = np.clip(b, a - far, a + far)
+    """Points and weights on [a − left, a + right], dense around `a` and around `b`; shapes (rows, 4 · points)."""
+    b = np.clip(b, a - left, a + right)
     low, high = np.minimum(a, b), np.maximum(a, b)
     width_low = np.where(a <= b, width_a, width_b)
     width_high = np.where(a <= b, width_b, width_a)
@@ -301,16 +326,18 @@ def two_centres(
     )
     cut = 0.5 * gap
     lines = [
-        _half_lines(low, width_low, -1.0, low - (a - far)),
-        _half_lines(low, width_low, 1.0, cut),
-        _half_lines(high, width_high, -1.0, gap - cut),
-        _half_lines(high, width_high, 1.0, (a + far) - high),
+        _half_lines(low, width_low, -1.0, low - (a - left), points),
+        _half_lines(low, width_low, 1.0, cut, points),
+        _half_lines(high, width_high, -1.0, gap - cut, points),
+        _half_lines(high, width_high, 1.0, (a + right) - high, points),
     ]
     return np.concatenate([p for p, _ in lines], axis=1), np.concatenate([w for _, w in lines], axis=1)
 
 
-def _half_lines(centre: np.ndarray, width: np.ndarray, side: float, length: Any) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(POINTS)
+def _half_lines(
+    centre: np.ndarray, width: np.ndarray, side: float, length: Any, points: int
+) -> tuple[np.ndarray, np.ndarray]:
+    nodes, weights = np.polynomial.legendre.leggauss(points)
     end = np.arcsinh(np.maximum(length, 0.0) / width)[:, None]
     x = 0.5 * end * (nodes + 1.0)
     return centre[:, None] + side * width[:, None] * np.sinh(x), 0.5 * end * weights * width[:, None] * np.cosh(x)

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from robustly._runtime.threads import on_one_thread
+from robustly.approx.t_rows import collect
 from robustly.errors import ConvergenceWarning, DataError
-from robustly.mixture import covariance
-from robustly.mixture.ecm import Rules
+from robustly.fit.t_components import Rules
+from robustly.fit.t_settings import floor_of
+from robustly.fit.t_start import body, make_start
 from robustly.mixture.fitted import FittedMixture
-from robustly.mixture.passes import collect, on_one_thread
-from robustly.mixture.settings import check_mixture_settings, floor_of, read_prior
-from robustly.mixture.start import body, make_start
+from robustly.mixture.settings import check_mixture_settings, read_prior
 from robustly.mixture.variational import Belief, ParameterBelief, covariances, expected_weights, raise_bound
+from robustly.model import scale_matrices
 
 START_DOF = 5.0
 
@@ -160,7 +162,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
         held = best.posterior
         self.weights_, self.means_, self.dofs_ = expected_weights(prior, held), held.means, held.dofs
         self.covariances_ = covariances(prior, held)
-        self.precisions_cholesky_ = covariance.factor(self.covariance_type, self.covariances_)
+        self.precisions_cholesky_ = scale_matrices.factor(self.covariance_type, self.covariances_)
         self.masses_, self.n_active_ = best.mass, int((best.mass > 1.0).sum())
         self.weight_concentration_ = held.concentration if prior.process else held.concentration[0]
         self.mean_precision_, self.degrees_of_freedom_ = held.mean_precision, held.shape_dof

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from robustly._runtime.threads import on_one_thread
 from robustly.errors import ConvergenceWarning, DataError
-from robustly.mixture import covariance
-from robustly.mixture.ecm import Components, Rules, Run, run_ecm
+from robustly.fit.t_components import Components, ComponentsRun, Rules, run_ecm
+from robustly.fit.t_settings import floor_of
+from robustly.fit.t_start import body, is_sound, make_start
 from robustly.mixture.fitted import FittedMixture
-from robustly.mixture.passes import on_one_thread
-from robustly.mixture.settings import check_given, check_mixture_settings, floor_of
-from robustly.mixture.start import body, is_sound, make_start
+from robustly.mixture.settings import check_given, check_mixture_settings
+from robustly.model import scale_matrices
 
 START_DOF = 5.0
 
@@ -152,7 +153,7 @@ class RobustGaussianMixture(FittedMixture):
         for _ in range(self.n_init):
             yield make_start(rows, self.n_components, self.init_params, rules, random, given, dof)
 
-    def _keep(self, rows: np.ndarray, best: Run) -> None:
+    def _keep(self, rows: np.ndarray, best: ComponentsRun) -> None:
         found = best.components
         self.weights_, self.means_, self.dofs_ = found.weights, found.means, found.dofs
         self.covariances_, self.precisions_cholesky_ = found.covariances, found.factors
@@ -175,7 +176,7 @@ class RobustGaussianMixture(FittedMixture):
     def _n_parameters(self) -> int:
         size, dim = self.means_.shape
         dofs = 0 if self.dof != "fit" else 1 if self.tied_dof else size
-        return covariance.free_numbers(self.covariance_type, size, dim) + size * dim + size - 1 + dofs
+        return scale_matrices.free_numbers(self.covariance_type, size, dim) + size * dim + size - 1 + dofs
 
     def bic(self, X: Any) -> float:
         """Bayesian information criterion on `X`: lower is better. Fitted degrees of freedom count as parameters."""

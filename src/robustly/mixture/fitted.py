@@ -12,15 +12,13 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from robustly.approx.t_rows import Densities, RowsSeen, distances_to_own, log_densities, see, shares
 from robustly.errors import DataError, ModelError, PersistError
-from robustly.mixture import covariance
-from robustly.mixture.passes import Densities, RowsSeen, distances_to_own, log_densities, see, shares
+from robustly.fit.t_settings import LARGEST_VALUE
 from robustly.mixture.settings import check_mixture_settings
+from robustly.model import scale_matrices
 from robustly.result import persist
 from robustly.result.outliers import stand_out
-
-# Squares of larger numbers overflow when they are added up.
-LARGEST_VALUE = 1e140
 
 
 class FittedMixture(DensityMixin, BaseEstimator):
@@ -46,7 +44,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
     def precisions_(self) -> np.ndarray:
         """Inverses of `covariances_`."""
         self._check_fitted()
-        return covariance.precisions_of(self.covariance_type, self.precisions_cholesky_)
+        return scale_matrices.precisions_of(self.covariance_type, self.precisions_cholesky_)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable component of every row."""
@@ -100,7 +98,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
         random = check_random_state(self.random_state)
         counts = random.multinomial(n_samples, self.weights_)
         size, dim = self.means_.shape
-        shape = covariance.matrices(self.covariance_type, self.covariances_, size, dim)
+        shape = scale_matrices.matrices(self.covariance_type, self.covariances_, size, dim)
         rows = []
         for mean, matrix, dof, count in zip(self.means_, shape, self.dofs_, counts):
             normal = random.standard_normal((count, dim)) @ np.linalg.cholesky(matrix).T
@@ -117,7 +115,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
     def _kernel(self) -> Densities:
         """The predictive density of the fitted components."""
         size, dim = self.means_.shape
-        white = covariance.whitener(self.covariance_type, self.precisions_cholesky_, size, dim)
+        white = scale_matrices.whitener(self.covariance_type, self.precisions_cholesky_, size, dim)
         with np.errstate(divide="ignore"):
             return Densities(np.log(self.weights_), self.means_, white, self.dofs_)
 
