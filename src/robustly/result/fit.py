@@ -20,7 +20,7 @@ from robustly.result.estimates import Hyperparameters
 from robustly.result.hypotheses import TestResult, read_hypotheses, wald
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
-from robustly.result.outliers import TAILS, stand_out
+from robustly.result.outliers import TAILS, Judgement, by_tails
 from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
 from robustly.rows.labels import RowLabels
@@ -502,13 +502,11 @@ class Fit:
             fdr: the share of rows on the list that may be there by chance; 0.05 unless told.
             level: instead of `fdr`, list every row whose tail probability is below this; or ``"row"``, ``"group"``.
 
-        Each row's two-sided tail probability under its own integrated predictive is compared with all others
-        (Benjamini & Hochberg 1995): among the rows returned, about a share `fdr` (0.05 unless told) is there by chance
-        if the fitted model holds for the rest. With `level` instead, each row is judged alone.
-
-        Regressions whose rows have precisions of their own (Student-t) judge by the *core*, a normal with the fitted
-        scale: under the heavy-tailed law itself hardly anything is surprising, which is what made the fit robust. With
-        wrong labels the rows are those that were flipped with probability 1 − `fdr` or more.
+        Among the rows returned, about a share `fdr` (0.05 unless told) belongs in truth: to the *core* law that most rows
+        follow. The core and a wide part for rows that strayed are fitted beside the law of this fit, from starts that
+        outliers do not move, and weighed by their evidence; see `judgement` for which law judged, and
+        :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its tail
+        probability in the core.
         """
         return self.row_labels.of(self.outlier_places(fdr, level))
 
@@ -519,11 +517,30 @@ class Fit:
                 raise ModelError(f'level takes a probability, "row" or "group"; got {level!r}.')
             if level == "row" and self.unit:
                 tails = self.need_source("outliers of rows").row_tails()
-                return stand_out(tails, -tails, fdr, None)
+                return by_tails(tails).listed(-tails, fdr)
             if level == "group" and not self.unit:
                 raise ModelError('this model has no groups; outliers(level="row") are its rows.')
             level = None
-        return stand_out(self.tail_probabilities, self.surprise, fdr, level, self.outlier_rule)
+        return self.judgement.listed(self.surprise, fdr, level)
+
+    @property
+    def outlier_probability(self) -> np.ndarray:
+        """For every row, the probability that it does not belong: that it comes from a wide part and not from the core."""
+        found = self.judgement.probability
+        if found is None:
+            raise ModelError(
+                "this model has no law for rows that do not belong, so there is no such probability by row. "
+                "outliers() judges its rows by their tail_probabilities."
+            )
+        return found
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Which law judged the rows, what it says of each, and how sure the choice of the law is."""
+        if "judgement" in self.saved:
+            return self.saved["judgement"]
+        found = None if self.source is None else self.source.judge()
+        return by_tails(self.tail_probabilities, self.outlier_rule) if found is None else found
 
     @cached_property
     def tail_probabilities(self) -> np.ndarray:

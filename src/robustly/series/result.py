@@ -17,7 +17,7 @@ from robustly.errors import DataError, FitError, ModelError, did_you_mean, names
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
 from robustly.result.laws import ByRow
-from robustly.result.outliers import MEAN, stand_out
+from robustly.result.outliers import POSTERIOR, stand_out
 from robustly.result.saved import fields_of
 from robustly.result.source import Source, refuse_other_models
 from robustly.series.marks import Marks, apart, near
@@ -214,7 +214,7 @@ class FittedSeries:
 def _steps_listed(probability: np.ndarray, fdr: float | None, level: float | None) -> np.ndarray:
     if fdr is not None and level is not None:
         raise ModelError("give fdr= or level=, not both.")
-    return stand_out(1.0 - probability, probability, fdr, level, MEAN)
+    return stand_out(1.0 - probability, probability, fdr, level, POSTERIOR)
 
 
 class SeriesSource(Source):
@@ -270,7 +270,7 @@ def series_fit(model: FittedSeries, **fields: Any) -> Fit:
         vector_labels=[*order, *(label for label in fields["labels"] if label not in order)],
         derived={name: getattr(model, name) for name in TOLD},
         told={"localized": names(sites)},
-        outlier_rule=MEAN,
+        outlier_rule=POSTERIOR,
         summed_evidence=fields["objective"],
         **fields,
     )
