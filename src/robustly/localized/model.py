@@ -77,6 +77,11 @@ def localize(
         )
     if _is_statespace(model):
         return _localized_series(model, chosen, rows, fixed, hyperprior, plate, approx)
+    if not callable(model):
+        raise LocalizeError(
+            f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
+            'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
+        )
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
     return Localized(
         Request(
@@ -106,6 +111,11 @@ def classical(
     model: Callable[..., Any], rows: str | Sequence[str] | None = None, *, plate: str | None = None
 ) -> Localized:
     """The model as it is, with point estimates of all its shared sites: what a localized fit is compared with."""
+    if not callable(model):
+        raise LocalizeError(
+            f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
+            'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
+        )
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
     return Localized(Request(model, (), stated, plate=plate), None)
 
