@@ -13,7 +13,7 @@ from robustly.errors import DataError, RobustlyError
 # What a family's classical fit is held against by `compare`: names, and how `rb.glm` is asked for them.
 RIVALS: dict[str, dict[str, dict[str, Any]]] = {
     "normal": {
-        "own precision (t, 4 dof)": {"local": "dispersion"},
+        "own precision (t, 4 dof)": {"local": "dispersion", "dof": 4.0},
         "own precision (t, dof fitted)": {"local": "dispersion", "dof": None},
     },
     "poisson": {
@@ -47,6 +47,7 @@ def compare_command(
     exposure: opt.Exposure = None,
     trials: opt.Trials = None,
     alpha: opt.Ridge = 0.0,
+    na: opt.Missing = "raise",
     delimiter: opt.Delimiter = None,
     encoding: opt.Encoding = "utf-8",
     decimal: opt.Decimal = ".",
@@ -55,7 +56,7 @@ def compare_command(
     from robustly.cli import terminal
     from robustly.comparison import compare
 
-    columns = opt.row_options(weights, offset, exposure, trials, alpha)
+    columns = opt.row_options(weights, offset, exposure, trials, alpha, na)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal)
     table = asked.table
     fits: dict[str, Any] = {}

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from robustly.errors import ModelError, PersistError
-from robustly.glm.base import RowRegressor, keep_fit, of_kind
+from robustly.errors import PersistError
+from robustly.glm.base import RowRegressor, keep_fit
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
 from robustly.glm.local import LocalChoice
 from robustly.glm.logistic import RobustLogisticRegression
@@ -28,6 +28,9 @@ class RobustLinearRegression(RowRegressor):
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
         tol: the gain in log likelihood at which the search ends, relative to its size.
         max_iter: most passes over the rows.
+        predict_kind: what :meth:`predict` gives, ``"mean"`` or ``"typical"``; here they are the same.
+        na_action: ``"drop"`` leaves out rows with missing values when fitting, and the summary names them; ``"raise"`` refuses
+            them.
 
     Example:
         >>> X = np.arange(40.0)[:, None]
@@ -48,12 +51,16 @@ class RobustLinearRegression(RowRegressor):
         alpha: float = 0.0,
         tol: float = 1e-8,
         max_iter: int = 100,
+        predict_kind: str = "mean",
+        na_action: str = "raise",
     ) -> None:
         self.fit_intercept = fit_intercept
         self.dof = dof
         self.alpha = alpha
         self.tol = tol
         self.max_iter = max_iter
+        self.predict_kind = predict_kind
+        self.na_action = na_action
 
     def _family(self) -> Family:
         return Normal()
@@ -77,7 +84,9 @@ class RobustPoissonRegression(RowRegressor):
         hyperprior: a NumPyro distribution of the spread; None for maximum likelihood.
         dof: degrees of freedom of a ``"student_t"`` prior; None fits them.
         spread: hold the spread at this value; None fits it.
-        fit_intercept, alpha, tol, max_iter: as in :class:`RobustLinearRegression`.
+        predict_kind: what :meth:`predict` gives: ``"mean"``, over all rows, which is what scores compare with responses, or
+            ``"typical"``, exp(x·w), a row in the middle. The mean is larger by exp(spread²/2) under a normal prior.
+        fit_intercept, alpha, tol, max_iter, na_action: as in :class:`RobustLinearRegression`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -101,6 +110,8 @@ class RobustPoissonRegression(RowRegressor):
         alpha: float = 0.0,
         tol: float = 1e-8,
         max_iter: int = 100,
+        predict_kind: str = "mean",
+        na_action: str = "raise",
     ) -> None:
         self.prior = prior
         self.approx = approx
@@ -112,6 +123,8 @@ class RobustPoissonRegression(RowRegressor):
         self.alpha = alpha
         self.tol = tol
         self.max_iter = max_iter
+        self.predict_kind = predict_kind
+        self.na_action = na_action
 
     def _family(self) -> Family:
         return Poisson()
@@ -137,7 +150,7 @@ class RobustGLM(RowRegressor):
         prior: law of rows' own predictors: ``"normal"``, ``"laplace"``, ``"student_t"``.
         dof: degrees of freedom of a Student-t law; None fits them. ``"auto"`` takes 4 for a ``"student_t"`` prior of the
             predictor and fits those of a normal's Student-t errors.
-        approx, solver, spread, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
+        approx, solver, spread, fit_intercept, alpha, tol, max_iter, predict_kind, na_action: as in :class:`RobustPoissonRegression`.
         hyperprior: as there; ``"auto"`` holds the spread of 0/1 rows by a weak Gamma(2, 1).
 
     Example:
@@ -163,6 +176,8 @@ class RobustGLM(RowRegressor):
         alpha: float = 0.0,
         tol: float = 1e-8,
         max_iter: int = 100,
+        predict_kind: str = "mean",
+        na_action: str = "raise",
     ) -> None:
         self.family = family
         self.local = local
@@ -176,19 +191,11 @@ class RobustGLM(RowRegressor):
         self.alpha = alpha
         self.tol = tol
         self.max_iter = max_iter
+        self.predict_kind = predict_kind
+        self.na_action = na_action
 
     def _family(self) -> Family:
         return as_family(self.family)
-
-    def _options(self) -> dict[str, Any]:
-        options = super()._options()
-        if isinstance(self.dof, str):
-            if self.dof != "auto":
-                raise ModelError(f'dof is a number above 0, None to fit it, or "auto"; got {self.dof!r}.')
-            # Four degrees of freedom are for priors of the predictor; Student-t errors have theirs fitted.
-            errors = isinstance(self._family(), Normal) and self.local in ("auto", "dispersion")
-            options["dof"] = None if errors else 4.0
-        return options
 
     def fit(
         self,
@@ -206,14 +213,14 @@ class RobustGLM(RowRegressor):
     def predict(
         self,
         X: Any,
-        kind: str = "typical",
+        kind: str | None = None,
         *,
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
     ) -> np.ndarray:
-        """The expected response: of a ``"typical"`` row (own value at the centre), or ``"marginal"``, over all rows."""
-        return of_kind(kind, self.predict_dist(X, offset=offset, exposure=exposure, trials=trials))
+        """The expected response of every row; as in the other regressions, with `trials` for counts of successes."""
+        return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, trials=trials))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -36,7 +36,7 @@ def take_bars(formula: str) -> tuple[str, list[Bar]]:
         found += _read_bar(core[start + 1 : end], formula)
         before, after = core[:start].rstrip(), core[end + 1 :]
         if before.endswith("+"):
-            before = before[:-1]
+            before = before[:-1].rstrip()
         elif before.endswith(("*", ":", "-", "/")) or re.match(r"\s*[*:/]", after):
             raise ModelError(
                 f"the formula {quoted(formula, 200)} multiplies or subtracts a term with a bar. Effects of groups are added: "

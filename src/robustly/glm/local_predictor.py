@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from robustly.glm.law import Array, Description, Law, OwnValues
 from robustly.glm.priors import LOG_2PI, NO_SPREAD, PRIOR_SYMBOLS, log_prior, spread_values
+
+if TYPE_CHECKING:
+    import jax
 
 OWN_PREDICTORS = "Rows differ: their own predictors are spread around the common ones with scale {:.3g}."
 
@@ -29,7 +32,7 @@ class LocalPredictor(Law):
     def names(self) -> tuple[str, ...]:
         return ("spread", *(("dof",) if self.prior == "student_t" else ()), *self.family.nuisance)
 
-    def joint(self, own: Any, row: Any, m: Any, *phi: Any) -> Any:
+    def joint(self, own: jax.Array, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         return self.family.log_prob(*row, own, *self.traced_nuisance(phi)) + log_prior(self.prior, own - m, *phi[:2])
 
     def describe(self) -> Description:
@@ -70,7 +73,7 @@ class Noiseless(Law):
     def kinked(self) -> bool:
         return self.prior == "laplace"
 
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+    def evidence(self, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         return log_prior(self.prior, row[0] - m, *phi) + 0.5 * LOG_2PI
 
     def errors(self, shared: Mapping[str, float]) -> Any:
@@ -114,7 +117,7 @@ class Shifted(Law):
     def names(self) -> tuple[str, ...]:
         return ("spread", *self.family.nuisance)
 
-    def shift(self, row: Any, m: Any, *phi: Any) -> Any:
+    def shift(self, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         """The row's own shift."""
         import jax
         import jax.numpy as jnp
@@ -135,7 +138,7 @@ class Shifted(Law):
         moved = top + rest / jnp.maximum(-lax.stop_gradient(curve[0]), 1e-300)
         return jnp.where(dear, 0.0, moved[0] - m)
 
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+    def evidence(self, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         import jax.numpy as jnp
         from jax import lax
 

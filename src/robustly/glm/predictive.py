@@ -11,10 +11,13 @@ import numpy as np
 from robustly._runtime.keys import generator
 from robustly.errors import DataError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
-from robustly.glm.listed import Listed, list_responses
+from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
+from robustly.glm.mean_interval import mean_interval
 from robustly.glm.row_model import approximation, evidence_of
 from robustly.result.laws import RowLaw, invert_cdf
+from robustly.result.levels import check_level
+from robustly.result.listed import Listed
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 # Laws whose rows are averaged over their own predictors or dispersions.
@@ -62,8 +65,12 @@ class Fitted:
 class GLMPredictive(RowLaw):
     """The integrated predictive distribution of a set of rows; every answer is an array by row."""
 
-    def __init__(self, fitted: Fitted, m: np.ndarray, trials: np.ndarray | None = None) -> None:
+    def __init__(
+        self, fitted: Fitted, m: np.ndarray, trials: np.ndarray | None = None, matrix: Any = None, fit: Any = None
+    ) -> None:
         self.fitted = fitted
+        self.matrix = matrix
+        self.fit = fit
         self.m = np.asarray(m, dtype=float)
         self.trials = np.ones(len(self.m)) if trials is None else np.asarray(trials, dtype=float)
         self.law = fitted.integrated
@@ -74,6 +81,24 @@ class GLMPredictive(RowLaw):
 
     def __len__(self) -> int:
         return len(self.m)
+
+    def of_fit(self, fit: Any) -> GLMPredictive:
+        """With the fit whose estimates it was made with: their uncertainty gives intervals of the mean."""
+        return GLMPredictive(self.fitted, self.m, self.trials, self.matrix, fit)
+
+    def mean_interval(
+        self, level: float = 0.95, kind: str = "information", groups: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the *expected value* of every row lies, as far as the estimates are sure; `interval` is of a new response.
+
+        Args:
+            level: the probability of the interval.
+            kind, groups: which covariance of the estimates; see :meth:`Fit.covariance`.
+
+        Symmetric on the scale of the predictor (the log of a mean of counts, the log odds of a chance), spread included.
+        """
+        check_level(level)
+        return mean_interval(self, level, kind, groups)
 
     # ------------------------------------------------------------------ moments
 
@@ -105,7 +130,7 @@ class GLMPredictive(RowLaw):
             return share, share * (1.0 - share)
         if isinstance(self.law, LocalPredictor) and isinstance(family, LOG_LINK):
             return self._log_link_moments()
-        return self._mixed_moments() if isinstance(self.law, MIXED) else self._listed.moments()
+        return self._mixed_moments() if isinstance(self.law, MIXED) else (self._listed.mean(), self._listed.std() ** 2)
 
     @cached_property
     def _listed(self) -> Listed:
@@ -267,7 +292,7 @@ class GLMPredictive(RowLaw):
         if isinstance(self.law, Classical):
             return self.family.draw(rng, m, self.nuisance, trials)
         if not isinstance(self.law, MIXED):
-            return self._listed.draw(rng, num_samples)
+            return self._listed.rvs((num_samples, len(self.m)), rng)
         spread = self.shared["spread"]
         if isinstance(self.law, LocalDispersion):
             own = np.exp(np.log(self.nuisance[0]) + spread * rng.standard_normal(shape))

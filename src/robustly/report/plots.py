@@ -141,14 +141,14 @@ def _width(span: tuple[float, float] | None) -> float:
 
 
 @in_style
-def plot_rows(fit: Any, chosen: np.ndarray, names: Callable[[int], str] = str) -> Any:
-    """How improbable every row is under a fit, with the rows that do not belong marked.
+def plot_rows(fit: Any, chosen: np.ndarray) -> Any:
+    """How improbable every row is under a fit, with the rows that do not belong marked by their labels.
 
-    Heights are −log10 of the two-sided tail probability (of the probability that the label is right, where labels may be
-    wrong), cut off at 16.
+    Heights are −log10 of the two-sided tail probability in the core (of the probability that the label is right, where labels
+    may be wrong), cut off at 16.
     """
     with np.errstate(divide="ignore"):
-        depth = np.minimum(-np.log10(fit.tail_probabilities), DEEPEST)
+        depth = np.minimum(-np.log10(fit.judgement.belonging), DEEPEST)
     rows = np.arange(len(depth))
     plain = np.setdiff1d(rows, chosen)
     if len(plain) > MOST_POINTS:
@@ -157,9 +157,9 @@ def plot_rows(fit: Any, chosen: np.ndarray, names: Callable[[int], str] = str) -
     axes.plot(plain, depth[plain], "o", ms=2.6 if len(rows) > 300 else 4, color=QUIET, mew=0, alpha=0.7)
     shown = chosen[:MOST_POINTS]
     axes.plot(shown, depth[shown], "o", ms=4.5, color=MARK, mew=0)
-    for row in chosen[:8]:
+    for row, called in zip(chosen[:8], fit.row_labels.of(chosen[:8])):
         axes.annotate(
-            label(names(int(row)), 12),
+            label(str(called), 12),
             (row, depth[row]),
             (0, 5),
             textcoords="offset points",

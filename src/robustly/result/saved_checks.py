@@ -96,6 +96,66 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
     need(asked["local"] is None or isinstance(asked["local"], str), "local is not a name")
     need(asked["prior"] is None or isinstance(asked["prior"], str), "prior is not a name")
     need(isinstance(meta.get("by_formula", False), bool), "by_formula is not true or false")
+    check_row_labels(meta.get("row_labels"), rows)
+    need(meta.get("response") is None or isinstance(meta["response"], str), "response is not a checksum")
+    needs = meta.get("needs", [])
+    need(
+        isinstance(needs, list) and all(one in ("offset", "exposure", "trials") for one in needs), "needs are not known"
+    )
+
+
+def check_row_labels(kept: object, rows: int) -> None:
+    if kept is None:
+        return
+    need(isinstance(kept, dict) and {"labels", "kept", "dropped"} <= set(kept), "row_labels are not a table")
+    for name in ("labels", "dropped"):
+        need(
+            all(isinstance(one, str) or type(one) is int for one in list_in(kept, name)),
+            f"{name} of rows are not names",
+        )
+    need(len(kept["labels"]) == rows, "row_labels are not as many as the rows")
+    places = kept["kept"]
+    need(
+        places is None
+        or (isinstance(places, list) and len(places) == rows and all(type(one) is int for one in places)),
+        "kept are not places of rows",
+    )
+
+
+def check_grouped(meta: Meta, arrays: Arrays) -> None:
+    groups = check_estimates(meta, arrays)
+    labels, terms = meta["labels"], texts_in(meta, "terms")
+    need(len(texts_in(meta, "parameters")) == len(labels), "the parameters and their labels differ in number")
+    array_in(arrays, "values", (len(labels),), finite=False)
+    array_in(arrays, "coefficients", (len(terms),))
+    array_in(arrays, "phi", (None,), finite=False)
+    array_in(arrays, "loo_by_row", (groups,))
+    need(arrays["aliased"].dtype.kind == "b" and arrays["aliased"].shape == (len(terms),), "aliased is not by term")
+    need(meta["family"] is None or isinstance(meta["family"], str), "family is not a name")
+    text_in(meta, "law")
+    text_in(meta, "approximation")
+    need(isinstance(meta["intercept"], bool), "intercept is not true or false")
+    need(type(meta["rows"]) is int and meta["rows"] >= groups, "rows are not as many as the groups")
+    freedom = meta.get("freedom", {})
+    need(isinstance(freedom, dict) and set(freedom) <= set(labels), "freedom is not about the labels")
+    need(all(isinstance(one, int | float) and one > 0 for one in freedom.values()), "freedom is not above 0")
+    asked, effects = meta["asked"], meta["effects"]
+    need(isinstance(asked, dict) and isinstance(asked["group_law"], str), "asked does not say what was asked")
+    need(asked["local"] is None or isinstance(asked["local"], str), "local is not a name")
+    need(isinstance(effects, dict), "effects are not a table")
+    text_in(effects, "name")
+    text_in(effects, "law")
+    size = len(texts_in(effects, "terms"))
+    texts_in(effects, "groups")
+    list_in(effects, "parts")
+    need(size >= 1 and len(list_in(effects, "labels")) == groups, "the labels are not as many as the groups")
+    need(all(isinstance(one, str | int | float) for one in effects["labels"]), "a label is neither a word nor a number")
+    array_in(arrays, "effects:factor", (size, size))
+    array_in(arrays, "effects:psi", (None,))
+    array_in(arrays, "effects:mean", (groups, size))
+    array_in(arrays, "effects:covariance", (groups, size, size))
+    if "effects:precisions" in arrays:
+        array_in(arrays, "effects:precisions", (groups, 2), least=0.0)
 
 
 def check_estimator(meta: Meta, arrays: Arrays) -> None:
@@ -233,6 +293,7 @@ def check_topics_extras(meta: Meta, arrays: Arrays, words: int, topics: int) -> 
 CHECKS: dict[str, Callable[[Meta, Arrays], None]] = {
     "fit": check_fit,
     "glm": check_glm,
+    "glm_grouped": check_grouped,
     "glm_estimator": check_estimator,
     "conjugate": check_conjugate,
     "mixture": check_mixture,

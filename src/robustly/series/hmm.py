@@ -17,7 +17,7 @@ from robustly.errors import ConvergenceWarning, ModelError, NotFittedError, Pers
 from robustly.fit.t_components import Components
 from robustly.model import scale_matrices
 from robustly.result import persist
-from robustly.result.two_part import TwoPart, fit_two_part
+from robustly.result.strayed_rows import StrayedRows, fit_strayed_rows
 from robustly.series import emissions, recursions
 from robustly.series.baumwelch import HMMRun, run_baum_welch
 from robustly.series.hmm_settings import check_hmm_settings, read_rows, start_chain
@@ -179,7 +179,7 @@ class RobustGaussianHMM(BaseEstimator):
         """Rows that do not belong to their state, surest first: of the fitted rows, or of `X`.
 
         The states' laws are given a second, *two-part* form, a normal core and a rare wide part, and the probability that a row
-        does not belong is that of the wide part (`outlier_probabilities_`; see :mod:`robustly.result.two_part`). The list
+        does not belong is that of the wide part (`outlier_probabilities_`; see :mod:`robustly.result.strayed_rows`). The list
         holds an expected share of at most `fdr` (0.05 unless told) rows of the core, as tail probabilities under the core tell;
         with `level`, all rows with a smaller tail probability. Where t laws describe the rows better than two parts do, the states
         have heavy tails, and tails are those of the t laws. Rows without any value are never listed.
@@ -187,14 +187,14 @@ class RobustGaussianHMM(BaseEstimator):
         self._check_fitted()
         if fdr is not None and level is not None:
             raise ModelError("outliers takes fdr= or level=, not both.")
-        law = TwoPart(self.core_spread_, **self.wide_)
+        law = StrayedRows(self.core_spread_, **self.wide_)
         if X is None:
             return law.listed(self.tail_probabilities_, self.outlier_probabilities_, fdr, level)
         return law.listed(*self._judge_rows(*read_rows(X, lengths, self.n_features_in_), law), fdr, level)
 
     @on_one_thread
     def _judge_rows(
-        self, rows: np.ndarray, ends: np.ndarray, law: TwoPart | None = None
+        self, rows: np.ndarray, ends: np.ndarray, law: StrayedRows | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Tail probability, and the probability of not belonging, by row.
 
@@ -207,7 +207,7 @@ class RobustGaussianHMM(BaseEstimator):
         base = density - heavy
         share = self._smooth(density, ends)[1]
         for _ in range(ROUNDS if law is None else 0):
-            found = fit_two_part(distance, known, share, heavy)
+            found = fit_strayed_rows(distance, known, share, heavy)
             if not found.is_better:
                 break
             # A row far from its neighbours' state is an outlier, or a visit of another state: the two-part law weighs them.

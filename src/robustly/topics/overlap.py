@@ -1,4 +1,4 @@
-r"""Are the topics different from each other? Copies are counted and told, since more topics of one kind say nothing more.
+r"""Do the topics read well? How coherent each is, how different they are, and whether some are copies of others.
 
 Two topics with word probabilities p and q overlap by :math:`\sum_w \sqrt{p_w q_w}`: one for copies, zero where they
 share no word.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import warnings
 
 import numpy as np
+from scipy import sparse
 from scipy.sparse.csgraph import connected_components
 
 from robustly.errors import OverlapWarning
-from robustly.topics.passes import Topics
+from robustly.topics.shared import Topics
 
 # Above this overlap with another topic a topic says little of its own. Fits that read well stay below .8 for nearly
 # every topic; in the collapse that this is to catch the average over all pairs was .88 to .97.
@@ -40,6 +41,24 @@ def copies(weights: np.ndarray) -> np.ndarray:
 def diversity_of(best: np.ndarray) -> float:
     """Share of different words among the topics' top words (K, n)."""
     return len(np.unique(best)) / best.size if best.size else np.nan
+
+
+def npmi(best: np.ndarray, counts: sparse.csr_matrix) -> np.ndarray:
+    """Coherence of each row of word ids in the documents `counts`."""
+    used, places = np.unique(best, return_inverse=True)
+    present = counts.tocsc()[:, used].astype(bool).astype(np.float64)
+    together = np.asarray((present.T @ present).todense()) / max(counts.shape[0], 1)
+    result = np.full(len(best), np.nan)
+    a, b = np.triu_indices(best.shape[1], 1)
+    for k, row in enumerate(places.reshape(best.shape)):
+        joint, expected = together[row[a], row[b]], together[row[a], row[a]] * together[row[b], row[b]]
+        value = np.full(len(joint), -1.0)
+        some = (joint > 0) & (joint < 1)
+        value[some] = np.log(joint[some] / expected[some]) / -np.log(joint[some])
+        value[joint == 1] = 1.0
+        if len(value):
+            result[k] = value.mean()
+    return result
 
 
 def warn_of_copies(topics: Topics, stacklevel: int) -> None:

@@ -78,7 +78,10 @@ def read_groups_of(
     _refuse_other_groups(bars, frame)
     outer = bars[0]
     grouping = group_rows(group_labels(frame, outer.groups), outer.name)
-    parts, blocks, terms, entries = [], [], [], []
+    parts: list[FormulaColumns] = []
+    blocks: list[np.ndarray] = []
+    terms: list[str] = []
+    entries: list[tuple[int, int]] = []
     response = formula.split("~")[0].strip()
     for bar in bars:
         core, parsed, added, _ = parse(f"{response} ~ {bar.effects}", there)
@@ -91,9 +94,7 @@ def read_groups_of(
         terms += learnt.side.columns
         blocks.append(learnt.matrix)
         parts.append(FormulaColumns(core, (), learnt.side, (), (), {}))
-        entries += [
-            (a, b) for a in range(first, len(terms)) for b in range(first, a + 1) if bar.correlated or a == b
-        ]
+        entries += [(a, b) for a in range(first, len(terms)) for b in range(first, a + 1) if bar.correlated or a == b]
     doubled = sorted({term for term in terms if terms.count(term) > 1})
     if doubled:
         raise ModelError(
@@ -108,7 +109,11 @@ def read_groups_of(
 
 
 def group_design(
-    design: Design, grouping: Grouping, columns: np.ndarray, terms: tuple[str, ...], entries: tuple[tuple[int, int], ...]
+    design: Design,
+    grouping: Grouping,
+    columns: np.ndarray,
+    terms: tuple[str, ...],
+    entries: tuple[tuple[int, int], ...],
 ) -> GroupDesign:
     """Rows in groups, if there are effects to be found in them."""
     if len(grouping) < 2:

@@ -21,12 +21,13 @@ from robustly.glm.grouped.effects import EffectLaw
 from robustly.glm.grouped.sums import means_by_row, predictors_at, sums_by_group
 from robustly.glm.law import Law
 from robustly.glm.row_model import row_model
-from robustly.rows.arrays import bucket_of, pad
+from robustly.rows.arrays import pad
 from robustly.rows.store import Data
 
 Array = np.ndarray
 
-BLOCK = 16_384
+# Rows at points that are computed at a time: two sizes, as each is compiled.
+SMALL_BLOCK, BLOCK = 1024, 16_384
 MOST_STEPS, NEAR = 60, 1e-5
 # What stands for the law of the effects where only the rows' own peak is wanted.
 WEAK = 0.01
@@ -51,7 +52,7 @@ class InGroups(NamedTuple):
     trials: Array
     columns: Array
     """Of the effects."""
-    count: Array
+    counts: Array
     """How often each row counts."""
     starts: Array
 
@@ -90,7 +91,7 @@ class GroupKernel:
         m, response, counted = (np.ascontiguousarray(a).reshape(-1) for a in (
             predictor, np.repeat(y, points), np.repeat(trials, points)
         ))  # fmt: skip
-        size, numbers = bucket_of(len(m), BLOCK), 1 + len(phi)
+        size, numbers = SMALL_BLOCK if len(m) <= 4 * SMALL_BLOCK else BLOCK, 1 + len(phi)
         value, slope = np.empty(len(m)), np.empty((len(m), numbers))
         curve = np.empty((len(m), len(pairs(numbers))))
         nothing = np.zeros((size, 0), dtype=np.float32)
@@ -119,7 +120,7 @@ class GroupKernel:
             ahead = v + step
             predictor = predictors_at(m, rows.columns, (ahead @ at.factor.T)[:, None, :], rows.starts)
             density, slope, curve = (part[:, 0] for part in self.row_curves(predictor, at.phi, rows.y, rows.trials))
-            weighed = lambda each, columns: sums_by_group((each * rows.count)[:, None], columns, rows.starts)[:, 0]
+            weighed = lambda each, columns: sums_by_group((each * rows.counts)[:, None], columns, rows.starts)[:, 0]
             if self.effects.has_two_centres:
                 believed, pull, held = -0.5 * WEAK * np.square(ahead).sum(axis=1), -WEAK * ahead, WEAK * np.eye(dim)
             else:
@@ -153,7 +154,7 @@ class GroupKernel:
         v, log_weight = self.effects.points(mode, root, at.psi, joint_at, coarse, finer)
         predictor = predictors_at(m, rows.columns, v @ at.factor.T, rows.starts)
         density, slope, curve = self.row_curves(predictor, at.phi, rows.y, rows.trials)
-        total = sums_by_group(density, rows.count[:, None], rows.starts)[..., 0]
+        total = sums_by_group(density, rows.counts[:, None], rows.starts)[..., 0]
         believed, law_slope, law_curve = self.effects.log_density(v, at.psi)
         joint = np.where(np.isfinite(total), total, -np.inf) + believed + log_weight
         evidence = logsumexp(joint, axis=1)
@@ -167,7 +168,7 @@ class GroupKernel:
         """The log density of the groups' rows and effects at effects (groups, points, q)."""
         predictor = predictors_at(m, rows.columns, v @ at.factor.T, rows.starts)
         density = self.row_curves(predictor, at.phi, rows.y, rows.trials)[0]
-        total = sums_by_group(density, rows.count[:, None], rows.starts)[..., 0]
+        total = sums_by_group(density, rows.counts[:, None], rows.starts)[..., 0]
         return np.where(np.isfinite(total), total, -np.inf) + self.effects.log_density(v, at.psi)[0]
 
     # ------------------------------------------------------------------ slope and curvature
@@ -175,7 +176,7 @@ class GroupKernel:
     def scores_at(self, rows: InGroups, seen: AtPoints) -> Array:
         """The slope of every group's joint log density in (u, φ, L, ψ) at every point: (groups, points, numbers)."""
         size = rows.directions.shape[1]
-        count, ones = rows.count[:, None], np.ones((len(rows.y), 1))
+        count, ones = rows.counts[:, None], np.ones((len(rows.y), 1))
         columns = np.concatenate([rows.directions, rows.columns], axis=1)
         first = sums_by_group(seen.slope[..., 0] * count, columns, rows.starts)
         shared = [
@@ -185,7 +186,9 @@ class GroupKernel:
         moved = [(first[..., size + a] * seen.v[..., b])[..., None] for a, b in self.entries]
         return np.concatenate([first[..., :size], *shared, *moved, seen.law_slope], axis=-1)
 
-    def look(self, at: Entered, rows: InGroups, state: Array | None, coarse: bool) -> tuple[dict[str, Any], Array, Array]:
+    def look(
+        self, at: Entered, rows: InGroups, state: Array | None, coarse: bool
+    ) -> tuple[dict[str, Any], Array, Array]:
         """Sums of value, slope and curvature over groups; the groups' evidences; and their states."""
         seen = self.at_points(at, rows, state, coarse)
         score = self.scores_at(rows, seen)
@@ -198,7 +201,7 @@ class GroupKernel:
     def _mean_curvature(self, rows: InGroups, seen: AtPoints, total: int) -> Array:
         """The posterior mean of the joint log density's curvature, added up over groups."""
         size, dim, shared = rows.directions.shape[1], rows.columns.shape[1], seen.slope.shape[-1] - 1
-        directions, count = rows.directions, rows.count[:, None]
+        directions, count = rows.directions, rows.counts[:, None]
         found = np.zeros((total, total))
         phi, law = slice(size, size + shared), slice(size + shared + len(self.entries), total)
         lines = [size + shared + i for i in range(len(self.entries))]
@@ -214,7 +217,9 @@ class GroupKernel:
         columns = np.concatenate([np.ones((len(rows.y), 1)), rows.columns], axis=1)
         for k in range(1, shared + 1):
             mixed = np.ascontiguousarray(seen.curve[..., k * (k + 1) // 2]) * count
-            found[:size, phi.start + k - 1] = directions.T @ means_by_row(mixed, seen.share[..., None], rows.starts)[:, 0]
+            found[:size, phi.start + k - 1] = (
+                directions.T @ means_by_row(mixed, seen.share[..., None], rows.starts)[:, 0]
+            )
             added = sums_by_group(mixed, columns, rows.starts)
             for line, (a, b) in zip(lines, self.entries):
                 found[phi.start + k - 1, line] = np.sum(shares[..., 1 + b] * added[..., 1 + a])
