@@ -8,7 +8,7 @@ from scipy.special import betaln, logsumexp
 from series_models import local_level
 
 import robustly as rb
-from robustly.result.outliers import by_local_fdr
+from robustly.result.outliers import POSTERIOR, stand_out
 from robustly.series import marks
 from robustly.series.disturbances import Disturbances
 from robustly.series.leaveout import leave_out
@@ -87,11 +87,12 @@ def test_clean_series_are_left_alone():
 
 def test_local_false_discovery_rates_are_means_of_what_is_listed():
     chance = np.array([0.2, 0.99, 0.9, 0.97, 0.0])
-    assert by_local_fdr(chance, 0.05).tolist() == [1, 3, 2]
-    assert by_local_fdr(chance, 0.03).tolist() == [1, 3]
-    assert by_local_fdr(np.array([0.5, 0.1]), 0.05).tolist() == []
+    listed = lambda chance, fdr: stand_out(1.0 - chance, chance, fdr, None, POSTERIOR)
+    assert listed(chance, 0.05).tolist() == [1, 3, 2]
+    assert listed(chance, 0.03).tolist() == [1, 3]
+    assert listed(np.array([0.5, 0.1]), 0.05).tolist() == []
     with pytest.raises(rb.ModelError, match=r"between 0 and 1; got 1\.5"):
-        by_local_fdr(chance, 1.5)
+        listed(chance, 1.5)
     drawn = np.array([[False, True, False, False, False], [False, False, False, False, True]])
     assert marks.near(drawn, 1).tolist() == [0.5, 0.5, 0.5, 0.5, 0.5]
     assert marks.apart(np.array([3, 2, 0, 5]), 1).tolist() == [3, 0, 5]
