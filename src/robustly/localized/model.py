@@ -192,7 +192,9 @@ class Localized:
     def _in_groups(self, program: Program, rows: ArrayRows, groups: Grouping) -> tuple[RowModel, str, ArrayRows]:
         """The model of a group and the groups, for rows that were read."""
         if len(groups.order) != len(rows):
-            raise DataError(f"{self.by} has {len(groups.order)} values, but there are {len(rows)} rows. Give one value a row.")
+            raise DataError(
+                f"{self.by} has {len(groups.order)} values, but there are {len(rows)} rows. Give one value a row."
+            )
         units = side_by_side(rows, groups)
         for known, model, found in self._grouped:
             if known is program:
