@@ -345,6 +345,41 @@ def test_the_contract_holds(rule):
     assert not listed - found, f"{rule}: these are gone; take them off the list"
 
 
+# Half of what 0.1 had by this count. It may only be lowered: `Any` is for what is the user's own, and stays opaque.
+MOST_ANY = 0.135
+
+
+def annotations() -> list[ast.expr]:
+    """Of arguments, of what functions return, and of names."""
+    found: list[ast.expr | None] = []
+    for tree in modules().values():
+        for node in nodes(tree):
+            if isinstance(node, ast.arg | ast.AnnAssign):
+                found.append(node.annotation)
+            elif isinstance(node, ast.FunctionDef):
+                found.append(node.returns)
+    return [one for one in found if one is not None]
+
+
+def aliases_of_any() -> set[str]:
+    """``Any``, and names that are given to it."""
+    return {"Any"} | {
+        target.id
+        for tree in modules().values()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name) and node.value.id == "Any"
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+
+
+def test_annotations_say_more_than_any():
+    opaque = aliases_of_any()
+    said = [isinstance(one, ast.Name) and one.id in opaque for one in annotations()]
+    assert len(said) > 1000
+    assert sum(said) / len(said) <= MOST_ANY
+
+
 def test_the_package_is_on_the_line():
     parts = {part_of(dotted(path)) for path in modules()} - {""}
     assert parts <= set().union(*LINE)

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation
@@ -17,6 +18,7 @@ from robustly.fit.passes import weighed
 from robustly.fit.problem import Entering, EvidenceProblem
 from robustly.model.row import RowModel
 from robustly.rows.arrays import CHUNK, ArrayRows, pad
+from robustly.rows.store import Data
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +80,7 @@ def _plain(part: np.ndarray) -> Any:
 
 
 def log_posterior(
-    parts: tuple[RowModel, Approximation], entering: Entering, centre: Any, chunks: Any, effort: int
+    parts: tuple[RowModel, Approximation], entering: Entering, centre: Array, chunks: Any, effort: int
 ) -> Callable[[Any], Any]:
     """The log likelihood of the parameter vector, as a traceable function.
 
@@ -89,7 +91,7 @@ def log_posterior(
     approx = full if effort > ROUGH or model.dim != 1 else full.coarser()
     single = jax.tree.leaves(chunks)[0].shape[0] == 1
 
-    def by_row(function: Any, vector: Any, data: Any, *more: Any) -> Any:
+    def by_row(function: Any, vector: Array, data: Data, *more: Any) -> Any:
         numbers, axes, row = entering(vector, data)
         return jax.vmap(function, (axes, 0, *(0 for _ in more)))(numbers, row, *more)
 
@@ -101,8 +103,8 @@ def log_posterior(
     first = jax.tree.map(lambda a: a[0], chunks)
     prepared = jax.lax.stop_gradient(prepare(first) if single else jax.lax.map(prepare, chunks))
 
-    def log_density(vector: Any) -> Any:
-        def one(chunk: Any) -> Any:
+    def log_density(vector: Array) -> Array:
+        def one(chunk: Any) -> Array:
             data, weight, state, anchors = chunk
             if effort == ANEW:
                 held = jax.lax.stop_gradient(vector)
@@ -167,7 +169,7 @@ def _run(
     options: Any,
     effort: int,
     key: Any,
-    centre: Any,
+    centre: Array,
     factor: Any,
     chunks: Any,
     beside: Any,
@@ -224,7 +226,7 @@ def independence(log_density: Any, size: int, key: Any, num_samples: int, num_ch
     log_weight = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight)
     log_u = jnp.log(jax.random.uniform(key, (num_chains, count)))
 
-    def step(at: Any, proposed: Any) -> tuple[Any, Any]:
+    def step(at: Array, proposed: Any) -> tuple[Any, Any]:
         place, log_here = at
         i, log_there, log_coin = proposed
         moves = log_coin < log_there - log_here

@@ -11,7 +11,8 @@ import pandas as pd
 from robustly.errors import ModelError
 from robustly.fit.newton import ascent
 from robustly.fit.problem import Found
-from robustly.glm.edges import fit_classical, fit_law
+from robustly.glm.classical import fit_classical
+from robustly.glm.edges import fit_law
 from robustly.glm.local import Classical
 from robustly.glm.regression import Plan, Regression, attenuation
 from robustly.model.linear import Design

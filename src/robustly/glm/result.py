@@ -15,7 +15,7 @@ from robustly.fit.problem import Found
 from robustly.glm.families import FAMILIES, Normal
 from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.formula_saved import formula_to_json
-from robustly.glm.local import LocalChoice, law_asked
+from robustly.glm.local import Classical, LocalChoice, law_asked
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
 from robustly.glm.source import GLMSource, fitted_of, leverage_one_in
@@ -57,6 +57,11 @@ class FittedRegression:
     def linear(self) -> bool:
         """Whether the mean is linear in the coefficients, so that tests of few rows are of Student's t."""
         return isinstance(self.fitted.family, Normal)
+
+    @property
+    def least_squares(self) -> bool:
+        """Whether the coefficients are those of least squares, whose errors are exact in samples of any size."""
+        return self.linear and isinstance(self.fitted.law, Classical)
 
     @property
     def edges(self) -> dict[str, float]:
@@ -109,6 +114,12 @@ class FittedRegression:
         m = self.fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
         return GLMPredictive(self.fitted, m, counted, matrix)
+
+    def for_marginaleffects(self, fit: Fit, data: Any) -> Any:
+        """The fit as the package marginaleffects takes models."""
+        from robustly.glm.marginal import for_marginaleffects
+
+        return for_marginaleffects(fit, data)
 
     def refuse_forgotten(self, given: Mapping[str, Any]) -> None:
         """What stood beside every fitted row has to be said of new ones too, or rates are taken for counts."""
@@ -210,7 +221,7 @@ def regression_fit(
         labels=labels,
         vector=found.optimum.vector,
         jacobian=jacobian,
-        curve=found.optimum.curve,
+        curve=found.curve,
         objective=found.optimum.value,
         evidence_by_row=None,
         summed_evidence=found.log_likelihood,

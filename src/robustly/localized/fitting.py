@@ -22,6 +22,7 @@ from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
 from robustly.model.program.trace import inside
+from robustly.model.program.whole import WholeProgram
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
 from robustly.rows.groups import Grouping
@@ -54,6 +55,8 @@ def fit_program(
         assert problem.limit is not None
         return problem.limit.as_fit(found)
     notes = (*found.notes, detected) if program.size else found.notes
+    if isinstance(program, WholeProgram):
+        notes = (*notes, f"the program was run on all rows at once, as one row does not do: {program.reason}")
     source = _source(found, rows, program, arguments, owner, groups)
     return _of_groups(row_fit(found, rows, source, source.model, notes=notes), groups)
 

@@ -20,7 +20,7 @@ from robustly.result.estimates import Hyperparameters
 from robustly.result.hypotheses import TestResult, read_hypotheses, wald
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
-from robustly.result.outliers import TAILS, stand_out
+from robustly.result.outliers import TAILS, Judgement, by_tails
 from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
 from robustly.rows.labels import RowLabels
@@ -259,14 +259,14 @@ class Fit:
         """Covariance of the natural values, in the order of `labels`; NaN for terms that columns do not determine.
 
         Args:
-            kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of linear models
+            kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of least squares
                 with rows minus coefficients in the denominator, as textbooks have it); ``"sandwich"`` is also right when the
                 model is not, as far as the estimates still mean something; ``"cluster"`` besides when the rows of a group
                 depend on each other.
             groups: for ``"cluster"``, the group of each row.
         """
         found = self.jacobian @ self.free_covariance(kind, groups) @ self.jacobian.T
-        if kind == "information" and self.residual_dof is not None:
+        if kind == "information" and self.residual_dof is not None and getattr(self.model, "least_squares", False):
             size = len(self.terms)
             found[:size, :size] *= float(self.weight.sum()) / self.residual_dof
         if self.aliased is not None:
@@ -341,9 +341,10 @@ class Fit:
         check_level(level)
         if kind == "profile":
             return {name: self.profile_interval(name, level) for name in self.labels}
-        wide, plain = self.quantile_of_coefficients(level, kind, groups), self.quantile_of_coefficients(level)
-        own = {label: float(t.ppf(0.5 + level / 2, dof)) * self.widening(label) for label, dof in self.freedom.items()}
-        width = lambda label: own.get(label, wide if label in self.terms else plain)
+        wider = t.ppf(0.5 + level / 2, self.reference_dof(kind, groups)) * [
+            self.widening(label) for label in self.labels
+        ]
+        wide, plain = dict(zip(self.labels, wider)), float(t.ppf(0.5 + level / 2, np.inf))
         errors = est.deviations(self.covariance(kind, groups))
         parts = [*zip(self.labels, self.estimates, errors, self.scales, strict=True)]
         if self.derived_jacobian is not None:
@@ -353,7 +354,8 @@ class Fit:
             scale = lambda label: self.derived_scales.get(label.split("[")[0], "log")
             parts += [(label, value, se, scale(label)) for label, value, se in more if label not in self.labels]
         found = {
-            label: est.interval(float(value), width(label) * float(se), scale) for label, value, se, scale in parts
+            label: est.interval(float(value), float(wide.get(label, plain)) * float(se), scale)
+            for label, value, se, scale in parts
         }
         for name in self.edges:
             found[name] = self.need_source("this interval").edge_interval(name, level)
@@ -363,18 +365,16 @@ class Fit:
         """By how much standard errors of coefficients that differ by group are too small: maximum likelihood divides by groups."""
         return float(np.sqrt(len(self.weight) / self.freedom[label])) if label in self.freedom else 1.0
 
-    def quantile_of_coefficients(self, level: float, kind: str = "", groups: Any = None) -> float:
-        """How many standard errors an interval goes to either side: of a normal, or of a t with few degrees of freedom."""
-        from scipy.stats import norm, t
-
-        dof = self.reference_dof(kind, groups) if kind else None
-        return float(norm.ppf(0.5 + level / 2) if dof is None else t.ppf(0.5 + level / 2, dof))
-
-    def reference_dof(self, kind: str = "information", groups: Any = None) -> float | None:
-        """Degrees of freedom of the t law that coefficients are held against: None is a normal."""
+    def reference_dof(self, kind: str = "information", groups: Any = None) -> np.ndarray:
+        """Degrees of freedom of the t laws that the estimates are held against, in the order of `labels`: infinite is a normal."""
+        found = np.full(len(self.labels), np.inf)
         if kind == "cluster":
-            return float(self._group_of_rows(groups).max())
-        return self.residual_dof
+            found[: len(self.terms)] = float(self._group_of_rows(groups).max())
+        elif self.freedom:
+            found[:] = [self.freedom.get(label, np.inf) for label in self.labels]
+        elif self.residual_dof is not None:
+            found[: len(self.terms)] = self.residual_dof
+        return found
 
     def profile_interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The values of an estimate at which the log likelihood, at its best over all else, is less than ½ χ² below its top."""
@@ -402,8 +402,8 @@ class Fit:
         covariance = np.nan_to_num(self.covariance(kind, groups), nan=0.0)
         if self.aliased is not None and restrictions[:, : len(self.terms)][:, self.aliased].any():
             raise ModelError(f"{shown} names terms that the columns do not determine. Drop a column, or set alpha.")
-        of_terms = bool(self.terms) and not restrictions[:, len(self.terms) :].any()
-        dof = self.reference_dof(kind, groups) if of_terms else None
+        involved = self.reference_dof(kind, groups)[restrictions.any(axis=0)]
+        dof = float(involved.min()) if np.isfinite(involved).all() else None
         return wald(shown, restrictions @ self.estimates - right, restrictions @ covariance @ restrictions.T, dof)
 
     def test_terms(self, kind: str = "information", groups: Any = None) -> pd.DataFrame:
@@ -417,7 +417,7 @@ class Fit:
                 continue
             found = self.test(np.eye(len(self.labels))[columns], kind, groups)
             lines[term] = [found.statistic, found.df, found.pvalue]
-        name = "chi2" if self.reference_dof(kind, groups) is None else "F"
+        name = "F" if np.isfinite(self.reference_dof(kind, groups)).any() else "chi2"
         return pd.DataFrame.from_dict(lines, orient="index", columns=[name, "df", "p"]).rename_axis("term")
 
     @property
@@ -443,10 +443,10 @@ class Fit:
     def pvalues(self) -> pd.Series:
         """Two-sided p-values of each being 0: by Student's t for linear models, else by the normal law."""
         import pandas as pd
-        from scipy.stats import norm, t
+        from scipy.stats import t
 
-        away, dof = np.abs(self.tvalues), self.residual_dof
-        return pd.Series(2.0 * (norm.sf(away) if dof is None else t.sf(away, dof)), index=away.index)
+        away = np.abs(self.tvalues)
+        return pd.Series(2.0 * t.sf(away, self.reference_dof()[: len(away)]), index=away.index)
 
     def conf_int(self, alpha: float = 0.05) -> pd.DataFrame:
         """`confint` as statsmodels gives it: lower and upper ends in columns 0 and 1, for coverage 1 − `alpha`."""
@@ -502,13 +502,11 @@ class Fit:
             fdr: the share of rows on the list that may be there by chance; 0.05 unless told.
             level: instead of `fdr`, list every row whose tail probability is below this; or ``"row"``, ``"group"``.
 
-        Each row's two-sided tail probability under its own integrated predictive is compared with all others
-        (Benjamini & Hochberg 1995): among the rows returned, about a share `fdr` (0.05 unless told) is there by chance
-        if the fitted model holds for the rest. With `level` instead, each row is judged alone.
-
-        Regressions whose rows have precisions of their own (Student-t) judge by the *core*, a normal with the fitted
-        scale: under the heavy-tailed law itself hardly anything is surprising, which is what made the fit robust. With
-        wrong labels the rows are those that were flipped with probability 1 − `fdr` or more.
+        Among the rows returned, about a share `fdr` (0.05 unless told) belongs in truth: to the *core* law that most rows
+        follow. The core and a wide part for rows that strayed are fitted beside the law of this fit, from starts that
+        outliers do not move, and weighed by their evidence; see `judgement` for which law judged, and
+        :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its tail
+        probability in the core.
         """
         return self.row_labels.of(self.outlier_places(fdr, level))
 
@@ -519,11 +517,30 @@ class Fit:
                 raise ModelError(f'level takes a probability, "row" or "group"; got {level!r}.')
             if level == "row" and self.unit:
                 tails = self.need_source("outliers of rows").row_tails()
-                return stand_out(tails, -tails, fdr, None)
+                return by_tails(tails).listed(-tails, fdr)
             if level == "group" and not self.unit:
                 raise ModelError('this model has no groups; outliers(level="row") are its rows.')
             level = None
-        return stand_out(self.tail_probabilities, self.surprise, fdr, level, self.outlier_rule)
+        return self.judgement.listed(self.surprise, fdr, level)
+
+    @property
+    def outlier_probability(self) -> np.ndarray:
+        """For every row, the probability that it does not belong: that it comes from a wide part and not from the core."""
+        found = self.judgement.probability
+        if found is None:
+            raise ModelError(
+                "this model has no law for rows that do not belong, so there is no such probability by row. "
+                "outliers() judges its rows by their tail_probabilities."
+            )
+        return found
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Which law judged the rows, what it says of each, and how sure the choice of the law is."""
+        if "judgement" in self.saved:
+            return self.saved["judgement"]
+        found = None if self.source is None else self.source.judge()
+        return by_tails(self.tail_probabilities, self.outlier_rule) if found is None else found
 
     @cached_property
     def tail_probabilities(self) -> np.ndarray:
@@ -673,6 +690,18 @@ class Fit:
         from robustly.result.arviz import to_inference_data
 
         return to_inference_data(self, draws, num_samples, seed)
+
+    def to_marginaleffects(self, data: Any) -> Any:
+        """This regression as the package ``marginaleffects`` takes models: for its predictions, comparisons and slopes.
+
+        Args:
+            data: the frame it was fitted to.
+
+        ``marginaleffects.avg_slopes(fit.to_marginaleffects(data))``. All estimates are passed on, the spread included, so
+        that standard errors of a robust mean are whole.
+        """
+        self._of_regressions("to_marginaleffects")
+        return self.model.for_marginaleffects(self, data)  # type: ignore[attr-defined]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all numbers of the fit to one file; read it with ``rb.load``."""

@@ -63,8 +63,8 @@ def find_core(evidence: Callable[[float], Array]) -> Core:
     at = np.log(STRETCHES)
     curve = CubicSpline(at, np.stack([evidence(float(stretch)) for stretch in STRETCHES]))
     low, high = at[0], at[-1]
-    alone = [curve(x).sum() for x in np.linspace(low, high, 200)]
-    best_alone, centre = max(alone), float(np.linspace(low, high, 200)[int(np.argmax(alone))])
+    without = [curve(x).sum() for x in np.linspace(low, high, 200)]
+    best_without, centre = max(without), float(np.linspace(low, high, 200)[int(np.argmax(without))])
 
     def parts(given: Array) -> tuple[Array, Array]:
         core = np.clip(given[0], low, high)
@@ -84,6 +84,6 @@ def find_core(evidence: Callable[[float], Array]) -> Core:
     tried = [minimize(loss, (x, odds, 1.0), method="Nelder-Mead", options={"maxiter": 600}) for x, odds in starts]
     found = min(tried, key=lambda one: float(one.fun))
     core, wide = parts(found.x)
-    if np.logaddexp(core, wide).sum() < best_alone + WORTH:
+    if np.logaddexp(core, wide).sum() < best_without + WORTH:
         return Core(float(np.exp(centre)), 0.0, np.zeros(len(core)))
     return Core(float(np.exp(np.clip(found.x[0], low, high))), float(expit(found.x[1])), expit(wide - core))

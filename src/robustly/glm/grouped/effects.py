@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from robustly.approx.grid import hermite
+from robustly.approx.two_centre import two_centres
 from robustly.errors import ModelError, names
-from robustly.glm.predictive import two_centres
 from robustly.glm.priors import LOG_2PI
 
 Array = np.ndarray
@@ -152,7 +152,7 @@ class StudentEffects(HeavyEffects):
         return float(np.exp(min(30.0 * np.exp(-psi[0]) + 2.0, 16.0)))
 
     def log_density(self, v: Array, psi: Array) -> tuple[Array, Array, Array]:
-        value, slope, curve = log_student(np.square(v).sum(axis=-1), v.shape[-1], float(np.exp(psi[0])))
+        value, slope, curve = student_by_square(np.square(v).sum(axis=-1), v.shape[-1], float(np.exp(psi[0])))
         return value, slope[..., None], curve[..., None, None]
 
     def pull(self, v: Array, psi: Array) -> tuple[Array, Array]:
@@ -237,7 +237,7 @@ class GammaEffects(EffectLaw):
         return np.log(np.maximum(rng.gamma(a, 1.0 / a, shape), 1e-300))
 
 
-def log_student(square: Array, dim: Any, dof: float) -> tuple[Array, Array, Array]:
+def student_by_square(square: Array, dim: Any, dof: float) -> tuple[Array, Array, Array]:
     """The log density of a multivariate Student t at a squared distance, with two derivatives in the log of its dof."""
     from scipy.special import digamma, gammaln, polygamma
 

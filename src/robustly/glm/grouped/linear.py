@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from robustly.glm.grouped.effects import log_student
+from robustly.glm.grouped.effects import student_by_square
 from robustly.glm.grouped.moments import Entered, InGroups, read_groups
 from robustly.glm.grouped.sums import sums_by_group
 from robustly.glm.priors import LOG_2PI
@@ -124,7 +124,7 @@ class LinearGroups:
     @property
     def evidence(self) -> Array:
         if self.own_precision:
-            return log_student(self.distance, self.sums.rows, self.dof)[0] - 0.5 * self.log_determinant
+            return student_by_square(self.distance, self.sums.rows, self.dof)[0] - 0.5 * self.log_determinant
         return -0.5 * (self.sums.rows * LOG_2PI + self.log_determinant + self.distance)
 
     @property
@@ -214,7 +214,7 @@ class LinearGroups:
         if not self.own_precision:
             return self.evidence, -0.5 * (dq + dv), -0.5 * (qq + vv)
         dof, rows, distance = self.dof, self.sums.rows, self.distance
-        value, law_slope, law_curve = log_student(distance, rows, dof)
+        value, law_slope, law_curve = student_by_square(distance, rows, dof)
         first = -0.5 * (dof + rows) / (dof + distance)
         second = 0.5 * (dof + rows) / (dof + distance) ** 2
         mixed = dof * 0.5 * (rows - distance) / (dof + distance) ** 2
