@@ -137,9 +137,13 @@ class RobustGLM(RowRegressor, OwnPredictors):
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
+        groups: Any = None,
     ) -> Any:
-        """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns."""
-        return self._fit(X, y, sample_weight, offset, exposure, trials)
+        """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns.
+
+        `groups` as in the other regressions: the rows of a group share an effect.
+        """
+        return self._fit(X, y, sample_weight, offset, exposure, trials, groups)
 
     def predict(
         self,
@@ -149,9 +153,11 @@ class RobustGLM(RowRegressor, OwnPredictors):
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
+        groups: Any = None,
     ) -> np.ndarray:
         """The expected response of every row; as in the other regressions, with `trials` for counts of successes."""
-        return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, trials=trials))
+        predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials, groups=groups)
+        return self._expected(kind, predictive)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -83,6 +83,13 @@ class FittedMixed:
             return student_rows(self.fitted.shared["scale"], self.effects, m, columns, places)
         return GroupPredictive(self.fitted, self.effects, m, columns, places, counted)
 
+    def with_intercepts(self, matrix: Any, offset: np.ndarray, labels: Any, trials: Any) -> GroupPredictive:
+        """New rows of a model whose groups have intercepts: a matrix of columns and labels of groups; None, new groups."""
+        m = self.fitted.predictor(matrix, offset)
+        places = np.full(len(m), -1) if labels is None else self.effects.places(labels)
+        counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
+        return GroupPredictive(self.fitted, self.effects, m, np.ones((len(m), 1)), places, counted)
+
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         known = {made: name for name, made in FAMILIES.items()}
         effects = self.effects
