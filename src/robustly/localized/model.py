@@ -164,7 +164,7 @@ class _Known:
     """Programs in which all rows share the localized values, each with the program it is the limit of."""
 
 
-MOST_KNOWN = 32
+MOST_KNOWN = 8
 _KNOWN: dict[Fingerprint, _Known] = {}
 
 
