@@ -184,7 +184,7 @@ class _Known:
     """Models of groups by the program of a row they were made from."""
 
 
-MOST_KNOWN = 32
+MOST_KNOWN = 8
 _KNOWN: dict[Fingerprint, _Known] = {}
 
 

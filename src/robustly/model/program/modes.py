@@ -36,6 +36,8 @@ def read_program(request: Request, arguments: Arguments) -> Program:
         found = WholeProgram(request, arguments)
     except Exception as error:
         raise _more_telling(first, error, request) from error
+    if isinstance(first, DataError) and not found.is_finite:
+        raise first
     found.reason = _reason(first)
     return found
 

@@ -52,6 +52,8 @@ class WholeProgram(Program):
     is_whole = True
     reason = ""
     """Why it was not called with one row."""
+    is_finite = True
+    """Whether all rows have a finite density at moderate values."""
 
     def __init__(self, request: Request, arguments: Arguments) -> None:
         self.request, self.arguments = request, arguments
@@ -356,6 +358,7 @@ class WholeProgram(Program):
             return together, jax.vmap(one)(jnp.arange(self.row_count))
 
         together, apart = (np.asarray(a) for a in jax.jit(both)(values))
+        self.is_finite = bool(np.all(np.isfinite(together)))
         gap = np.abs(together - apart) > 1e-8 * (1.0 + np.abs(together))
         bad = np.flatnonzero(gap & ~(np.isnan(together) & np.isnan(apart)))
         if bad.size:
