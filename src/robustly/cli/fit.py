@@ -9,6 +9,7 @@ import typer
 
 from robustly.cli import options as opt
 from robustly.cli.request import MOST_MOVED, RegressionRequest, about, counting, read_request, with_lines
+from robustly.rows.paths import refuse_missing_file
 
 if TYPE_CHECKING:
     from robustly.report.findings import Findings
@@ -38,6 +39,7 @@ def fit_command(
     decimal: opt.Decimal = ".",
 ) -> None:
     """Fit a robust regression to DATA and show it beside the classical one, with the rows that made the difference."""
+    refuse_missing_file(data)
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(report, save, reads=(data,))
