@@ -102,7 +102,8 @@ class RobustGLM(RowRegressor, OwnPredictors):
 
     Args:
         family: a name (``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
-            ``"negative_binomial"``) or a :class:`~robustly.glm.families.Family`, your own included.
+            ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"hurdle_poisson"``, ``"tweedie"`` …) or a
+            :class:`~robustly.glm.families.Family`, your own included.
         local: ``"predictor"``, ``"dispersion"``, ``"label"`` (0/1 responses), None for the classical model, a class
             of your own (:class:`~robustly.glm.law.Law`), or ``"auto"``: the dispersion of a normal, the predictor of anything
             else.

@@ -84,7 +84,9 @@ def glm(
             groups told apart by the column ``g``: a mixed model, integrated exactly over the groups' effects.
         data: a pandas or polars frame.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
-            ``"negative_binomial"``, or a :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
+            ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"zero_inflated_negative_binomial"``,
+            ``"hurdle_poisson"``, ``"hurdle_negative_binomial"``, ``"tweedie"``, or a
+            :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
             the second of the sorted classes counts as 1, and a note says so. Counts of successes are
             ``"cbind(successes, failures) ~ x"``, or a column with `trials`.
         local: what rows have of their own: ``"predictor"``, ``"dispersion"``, ``"label"``, None for the classical
