@@ -34,6 +34,8 @@ class RobustLinearRegression(RowRegressor):
         predict_kind: what :meth:`predict` gives, ``"mean"`` or ``"typical"``; here they are the same.
         na_action: ``"drop"`` leaves out rows with missing values when fitting, and the summary names them; ``"raise"`` refuses
             them.
+        x_weights: ``"mcd"`` weights rows by the robust distance of their columns from the others', against leverage; or a number
+            a row; see :mod:`robustly.glm.leverage`.
 
     Example:
         >>> X = np.arange(40.0)[:, None]
@@ -47,6 +49,7 @@ class RobustLinearRegression(RowRegressor):
     """
 
     dof: float | None = None
+    x_weights: Any = None
 
     def _family(self) -> Family:
         return Normal()
