@@ -413,19 +413,6 @@ def test_every_road_gives_the_same_answer(model, asked):
     compare(model, asked, MODELS[model][0] if asked in CENTRE else INTEGRAL)
 
 
-BEFORE_LAST = pytest.mark.xfail(
-    reason="the curvature kept with a regression is that of the point before the last Newton step, off by 1e-7"
-)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(student_regression, marks=BEFORE_LAST, id="student_regression"),
-        pytest.param(student_sample, marks=BEFORE_LAST, id="student_sample"),
-        pytest.param(negative_binomial, id="negative_binomial"),
-        pytest.param(exponential_gamma, id="exponential_gamma"),
-    ],
-)
+@pytest.mark.parametrize("model", [student_regression, student_sample, negative_binomial, exponential_gamma])
 def test_standard_errors_of_closed_forms_agree_as_closely_as_the_estimates(model):
     compare(model, "errors", CLOSED)

@@ -11,12 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax import Array
 from numpyro.distributions import constraints
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import ClassicalModel, PairDefinition
+from robustly.conjugate.base import ClassicalModel, PairDefinition, Theta
 from robustly.conjugate.judging import judge_pair
-from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
+from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, tabulated
 from robustly.conjugate.problem import (
     PairProblem,
     classical_evidence,
@@ -98,7 +99,7 @@ class PairSource(Source):
             return LocalPosterior(PointMass(np.broadcast_to(common, shape)), place)
         return self.posterior_at(self.theta, columns, place)
 
-    def posterior_at(self, theta: Any, columns: Mapping[str, Any], place: np.ndarray | None) -> LocalPosterior:
+    def posterior_at(self, theta: Theta, columns: Mapping[str, Any], place: np.ndarray | None) -> LocalPosterior:
         found = classical_rows(columns).map(posterior_pass(self.pair, tuple(columns)), theta).by_unit
         plain = tuple(found[str(i)] for i in range(len(found)))
         law = self.pair.law(plain)
@@ -146,7 +147,7 @@ class PairSource(Source):
             return self.classical.law(self.classical.values, columns)
         plain = {name: np.asarray(value) for name, value in theta.items()}
         law = self.pair.predictive_law(plain, columns)
-        return Tabulated(self.pair, theta, columns, self._observation) if law is None else law
+        return tabulated(self.pair, theta, columns, self._observation) if law is None else law
 
     @property
     def _observation(self) -> str:
@@ -233,7 +234,7 @@ class PairSource(Source):
         scales = {name: scale_of(limit) for name, (limit, _) in self.pair.coordinates(self.table.columns).items()}
         pair = self.pair
 
-        def log_prior(vector: Any, beside: Any) -> Any:
+        def log_prior(vector: Array, beside: Any) -> Array:
             theta = {name: value for name, value in parameters.natural(vector).items() if name in parameters.names}
             known = {**pair.fixed, **theta}
             known = {**known, **pair.arguments(known), **pair.derived(known)}
@@ -262,7 +263,7 @@ class PairSource(Source):
         log_prob = self.classical.log_prob
 
         @jax.jit
-        def total(value: Any) -> Any:
+        def total(value: Any) -> Array:
             values = {**self.classical.values, name: value}  # type: ignore[union-attr]
             return weight @ jax.vmap(lambda row: log_prob(values, row))(data)
 
@@ -280,7 +281,7 @@ def scale_of(constraint: Any) -> str:
     return "unit" if constraint is constraints.unit_interval else "real"
 
 
-def _statistics_law(pair: PairDefinition, eta: Any) -> Any:
+def _statistics_law(pair: PairDefinition, eta: Array) -> Any:
     """For a pair that does not name its prior's law: means and deviations of T, by the derivatives of A."""
     mean = jax.vmap(jax.grad(pair.log_normalizer))(eta)
     curve = jax.vmap(jax.hessian(pair.log_normalizer))(eta)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,18 +12,20 @@ import numpy as np
 from robustly.errors import IdentifiabilityWarning, ModelError
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.problem import Found
-from robustly.glm.edges import NARROWEST, WIDEST, fit_classical, fit_law, plan_of
+from robustly.glm.classical import fit_classical
+from robustly.glm.edges import NARROWEST, WIDEST, fit_law
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
 from robustly.glm.judging import STEEPEST, fit_contaminated
 from robustly.glm.leverage import weighed_by_columns
 from robustly.glm.local import Classical, Law, LocalChoice, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
-from robustly.glm.regression import Plan, Regression
+from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.glm.result import regression_fit
 from robustly.glm.solvers import by_em, by_map
 from robustly.model.linear import Design
 from robustly.result.fit import Fit
+from robustly.rows.labels import RowLabels
 
 
 def by_newton(design: Design, plan: Plan) -> Found:
@@ -42,15 +45,21 @@ def fit_glm(
     approx: Any = "quadrature",
     solver: str = "newton",
     hyperprior: Any = "auto",
-    dof: float | None = 4.0,
+    dof: float | str | None = "auto",
     spread: float | None = None,
     tol: float = 1e-8,
     max_iter: int = 100,
     x_weights: Any = None,
     formula: Any = None,
     classical: Fit | None = None,
+    needs: Sequence[str] = (),
+    labels: RowLabels | None = None,
 ) -> Fit:
-    """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time."""
+    """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time.
+
+    `needs` names what came by row and has to come with new rows too: ``"offset"``, ``"exposure"``, ``"trials"``;
+    `labels` says what the rows are called.
+    """
     design, told = weighed_by_columns(design, x_weights)
     notes = (*family.check_response(design.y, design.trials), *told)
     if local == "auto":
@@ -68,6 +77,11 @@ def fit_glm(
             raise ModelError(f'hyperprior is None, "auto" or a NumPyro distribution of the spread; got {hyperprior!r}.')
         hyperprior = WeakSpread() if unidentified else None
     held = {}
+    if isinstance(dof, str):
+        if dof != "auto":
+            raise ModelError(f'dof is a number above 0, None to fit it, or "auto"; got {dof!r}.')
+        # Four degrees of freedom are for priors of the predictor; Student-t errors have theirs fitted.
+        dof = None if local == "dispersion" else 4.0
     if "dof" in law.names and dof is not None:
         if not dof > 0:
             raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; got {dof}.")
@@ -99,7 +113,8 @@ def fit_glm(
         found = SOLVERS[solver](design, plan)
     if unidentified and found.outcome.converged and isinstance(plan_of(found).law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))
-    fit = regression_fit(found, plan, local, prior, notes, formula)
+    notes = (*(labels.note() if labels is not None else ()), *notes)
+    fit = regression_fit(found, plan, local, prior, notes, formula, needs, labels)
     warn_unless_converged(fit.outcome)
     return fit
 

@@ -17,12 +17,13 @@ import numpy as np
 from robustly.fit.newton import maximize
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
+from robustly.glm.classical import fit_classical
 from robustly.glm.contaminated import Contaminated, MarginLabel, cores_of
-from robustly.glm.edges import fit_classical, plan_of, regression
+from robustly.glm.edges import regression
 from robustly.glm.families import Normal
 from robustly.glm.local import Classical, Law, LocalLabel, LocalPrecision, LocalPredictor
 from robustly.glm.predictive import Fitted, GLMPredictive
-from robustly.glm.regression import Plan, Regression
+from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
 from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from robustly.approx import Approximation
 from robustly.glm.family import Family
 from robustly.result.laws import two_sided
 from robustly.result.outliers import TAILS
+
+if TYPE_CHECKING:
+    import jax
 
 Array = np.ndarray
 
@@ -119,7 +122,7 @@ class Law(ABC):
         """The family's nuisance parameters, as numbers."""
         return tuple(float(np.exp(phi[place])) for place in self.nuisance_places)
 
-    def traced_nuisance(self, phi: Any) -> tuple[Any, ...]:
+    def traced_nuisance(self, phi: jax.Array) -> tuple[Any, ...]:
         import jax.numpy as jnp
 
         return tuple(jnp.exp(phi[place]) for place in self.nuisance_places)
@@ -136,11 +139,11 @@ class Law(ABC):
         """How rows of a closed law are looked at; None, by its evidence alone."""
         return None
 
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+    def evidence(self, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         """Log density of one row; closed laws only."""
         raise NotImplementedError
 
-    def joint(self, own: Any, row: Any, m: Any, *phi: Any) -> Any:
+    def joint(self, own: jax.Array, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         """Log density of one row and its own value; the others."""
         raise NotImplementedError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass, view_pass
-from robustly.fit.problem import HIGHER, Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
+from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import LOG_2PI, Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
-from robustly.model.linear import Design, LinearView
+from robustly.model.linear import Design
+from robustly.model.linear_view import LinearView
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data, Rows
 
@@ -57,13 +58,12 @@ Climb = Callable[[EvidenceProblem, np.ndarray], Found]
 class Edges:
     """What is particular to a law: where its search begins, and what lies at its ends. Here, nothing."""
 
-    def starts(self, problem: Regression, begin: Found | None) -> Sequence[np.ndarray]:
-        """Where to climb from."""
-        return [] if begin is None else [begin.vector]
+    tops_only: ClassVar[bool] = False
+    """Whether a climb that runs off to a limit is never better than one that comes to a top."""
 
-    def is_better(self, tried: Found, best: Found) -> bool:
-        """Whether a climb from another start is to be taken instead."""
-        return tried.value > best.value + HIGHER
+    def starts(self, problem: Regression) -> Sequence[np.ndarray]:
+        """Where to climb from, given the limits of the problem."""
+        return []
 
     def limits(self, problem: Regression, begin: Found | None) -> Sequence[Limit]:
         """Simpler laws at the edge."""
@@ -74,8 +74,19 @@ class Edges:
         return None
 
     def at_end(self, problem: Regression, found: Found, climb: Climb) -> Found:
-        """The answer of a climb that did not come to a top."""
+        """The answer of a climb that :meth:`watch` has ended."""
         return found
+
+
+def plan_of(found: Found) -> Plan:
+    """What was fitted."""
+    assert isinstance(found.problem, Regression)
+    return found.problem.plan
+
+
+def begun_with(begin: Found | None, law: Law) -> bool:
+    """Whether a sample was fitted by the law itself, and not by a simpler one at its edge."""
+    return begin is not None and isinstance(plan_of(begin).law, type(law))
 
 
 class Regression(ViewProblem):
@@ -133,6 +144,10 @@ class Regression(ViewProblem):
         assert isinstance(rows, ArrayRows)
         ridge = max(self.plan.extra_ridge, SAMPLE_RIDGE)
         return Regression(self.design.with_rows(rows), replace(self.plan, rough=True, extra_ridge=ridge), self.edges)
+
+    def held_at(self, values: Mapping[str, float], **changes: Any) -> Regression:
+        """The same problem with more shared numbers held, and perhaps other changes of the plan."""
+        return Regression(self.design, replace(self.plan, held={**self.plan.held, **values}, **changes), self.edges)
 
     def weighed(self, weight: np.ndarray) -> Regression:
         """The same problem with other weights; the rows' states come along."""
@@ -267,10 +282,13 @@ class Regression(ViewProblem):
         return found
 
     def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
-        return self.edges.starts(self, begin)
+        if begin is not None and begun_with(begin, self.plan.law):
+            assert isinstance(begin.problem, Regression)
+            return [self.joined(*begin.problem.split(begin.vector))]
+        return self.edges.starts(self)
 
     def is_better(self, tried: Found, best: Found) -> bool:
-        return self.edges.is_better(tried, best)
+        return super().is_better(tried, best) and not (self.edges.tops_only and tried.outcome.kind == "end")
 
     def limits(self, begin: Found | None) -> Sequence[Limit]:
         self.known_limits = self.edges.limits(self, begin)
@@ -288,7 +306,7 @@ class Regression(ViewProblem):
         return self.edges.watch(self)
 
     def at_end(self, found: Found, climb: Climb) -> Found:
-        return self.edges.at_end(self, found, climb)
+        return self.edges.at_end(self, found, climb) if found.outcome.kind == "end" else found
 
     def refined(self, found: Found) -> tuple[EvidenceProblem, str] | None:
         law = self.plan.law

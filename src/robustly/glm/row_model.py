@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from robustly.glm.local import Law, LocalDispersion, LocalPredictor, log_prior
 from robustly.model.row import RowModel
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data
+
+if TYPE_CHECKING:
+    import jax
 
 NODES = 21
 
@@ -64,7 +67,7 @@ def row_model(law: Law) -> RowModel:
     )
 
 
-def _exp(value: Any) -> Any:
+def _exp(value: jax.Array) -> jax.Array:
     import jax.numpy as jnp
 
     return jnp.exp(value)

@@ -52,6 +52,8 @@ def from_saved(
         asked,
         formula,
         meta.get("by_formula", formula is not None),
+        tuple(meta.get("needs", ())),
+        meta.get("response"),
     )
     fields = fields_of(meta, arrays)
     if fields["leverage_one"] is None:

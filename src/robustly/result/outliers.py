@@ -182,19 +182,8 @@ def by_tails(tail: np.ndarray, rule: str = TAILS) -> Judgement:
 def stand_out(
     tail: np.ndarray, surprise: np.ndarray, fdr: float | None, level: float | None, rule: str = TAILS
 ) -> np.ndarray:
-    """Rows that do not belong, the least probable first; among equals the more surprising.
-
-    With `level` each row is judged alone. Otherwise tails are compared with each other for a share `fdr` (0.05 unless told)
-    of false alarms, and probabilities of belonging (the rule ``"posterior"``) with `fdr` itself.
-    """
-    if level is not None:
-        check_level(level)
-        chosen = np.flatnonzero(tail < level)
-    elif rule == POSTERIOR:
-        chosen = np.flatnonzero(tail <= (0.05 if fdr is None else fdr))
-    else:
-        chosen = benjamini_hochberg(tail, check_fdr(fdr))
-    return chosen[np.lexsort((-surprise[chosen], tail[chosen]))]
+    """Rows that do not belong by their tails, or by their probabilities of belonging (``rule="posterior"``)."""
+    return by_tails(tail, rule).listed(surprise, fdr, level)
 
 
 def check_fdr(fdr: float | None) -> float:

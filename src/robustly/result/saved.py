@@ -17,9 +17,13 @@ from robustly.fit.outcome import Outcome
 from robustly.result.estimates import by_name
 from robustly.result.laws import RowPosterior
 from robustly.result.outliers import Judgement
+from robustly.rows.labels import RowLabels
 
 if TYPE_CHECKING:
     from robustly.result.fit import Fit
+
+
+MOST_LABELS = 200_000
 
 
 def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -38,6 +42,9 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "notes": list(fit.notes),
         "limits": {s: {a: np.asarray(v).tolist() for a, v in given.items()} for s, given in fit.limits.items()},
         "scales": fit.scales,
+        **({} if fit.row_count is None else {"rows": fit.row_count}),
+        **_labels_kept(fit),
+        **({"freedom": fit.freedom} if fit.freedom else {}),
         **about,
     }
     judged = _judgement(fit)
@@ -57,6 +64,27 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         **_by_row(fit),
     }
     return meta, arrays
+
+
+def _labels_kept(fit: Fit) -> dict[str, Any]:
+    """What rows are called, as far as JSON keeps it; a file of millions of names counts its rows from 0 instead."""
+    known = fit.row_labels
+    if known.labels is None or len(known.labels) > MOST_LABELS:
+        return {}
+    kept = [one if isinstance(one, str | int) else str(one) for one in known.labels.tolist()]
+    gone = [one if isinstance(one, str | int) else str(one) for one in known.dropped]
+    places = None if known.kept is None else known.kept.tolist()
+    return {"row_labels": {"labels": kept, "kept": places, "dropped": gone}}
+
+
+def _row_labels(meta: Mapping[str, Any]) -> RowLabels:
+    kept = meta.get("row_labels")
+    if not kept:
+        return RowLabels()
+    whole = all(type(one) is int for one in kept["labels"])
+    labels = np.array(kept["labels"], dtype=int if whole else object)
+    places = None if kept["kept"] is None else np.array(kept["kept"], dtype=int)
+    return RowLabels(labels, places, tuple(kept["dropped"]))
 
 
 def _judgement(fit: Fit) -> Judgement | None:
@@ -123,8 +151,10 @@ def fields_of(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
         "limits": _limits(meta),
         "scales": list(meta.get("scales", ())),
         "terms": list(meta.get("terms", ())),
+        "freedom": dict(meta.get("freedom", {})),
         "aliased": arrays.get("aliased"),
         "leverage_one": arrays.get("alone"),
+        "row_labels": _row_labels(meta),
         "saved": saved,
     }
 

@@ -16,43 +16,21 @@ sums with a constant added to each distance and each log density, so it is read 
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from scipy.special import digamma, gammaln, polygamma
-from threadpoolctl import ThreadpoolController
 
-from robustly.mixture.covariance import log_det_factors
+from robustly._runtime.threads import on_one_thread
+from robustly.model.scale_matrices import log_det_factors
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Rows
 
 BLOCK_NUMBERS = 1 << 18
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def on_one_thread(function: F) -> F:
-    """Run `function` with matrix products on one thread.
-
-    Blocks are small: threads spend more time waiting for each other than they save, and on a busy machine thirty times
-    more.
-    """
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with _libraries().limit(limits=1, user_api="blas"):
-            return function(*args, **kwargs)
-
-    return run  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -81,6 +59,18 @@ def log_start(dofs: np.ndarray, dim: int) -> np.ndarray:
     finite = np.isfinite(dofs)
     nu = dofs[finite]
     found[finite] = gammaln(0.5 * (nu + dim)) - gammaln(0.5 * nu) - 0.5 * dim * np.log(np.pi * nu)
+    return found
+
+
+def log_tails(distance: np.ndarray, known: np.ndarray, dofs: np.ndarray) -> np.ndarray:
+    """Log densities at squared distances (n, K) of rows with `known` columns, without −½ log|2πΣ|, which a normal has too."""
+    found = np.empty_like(distance)
+    for dim in np.unique(known):
+        rows = known == dim
+        level = log_start(dofs, int(dim)) + 0.5 * dim * LOG_TWO_PI
+        with np.errstate(invalid="ignore"):
+            heavy = -0.5 * (dofs + dim) * np.log1p(distance[rows] / dofs)
+        found[rows] = level + np.where(np.isfinite(dofs), heavy, -0.5 * distance[rows])
     return found
 
 
@@ -180,7 +170,7 @@ def collect(X: np.ndarray | Rows, kernel: Densities, *, fit_dof: bool) -> Mixtur
     def sum_chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
         if not hasattr(own, "over"):
             own.over = Pass(kernel, block_size(kernel))
-        return _sum_block(own.over, np.ascontiguousarray(data[0].T), rates), {}, None
+        return sum_block(own.over, np.ascontiguousarray(data[0].T), rates), {}, None
 
     found = rows.map(sum_chunk, None).sums
     return MixtureSums(**{**found, "log_likelihood": float(found["log_likelihood"])})
@@ -191,9 +181,14 @@ def in_blocks(X: np.ndarray, kernel: Densities) -> ArrayRows:
     return ArrayRows((X,), np.broadcast_to(1.0, len(X)), block_size(kernel), ("X",), padded=False)
 
 
-def _sum_block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> dict[str, Any]:
+def sum_block(
+    over: Pass, columns: np.ndarray, rates: DofRates | None, share: np.ndarray | None = None
+) -> dict[str, Any]:
+    """The sums of one block, by name; shares of the components (K, B) that a chain of states has found may be given."""
     density, distance, logs = over.look(columns)
-    evidence, share = shares(density)
+    evidence = np.zeros(1)
+    if share is None:
+        evidence, share = shares(density)
     size, dim = over.kernel.means.shape
     count = columns.shape[1]
     if logs is None:
