@@ -28,15 +28,8 @@ from robustly.glm.families import (
     as_family,
     beyond_line,
 )
-from robustly.glm.local import (
-    Classical,
-    LocalDispersion,
-    LocalLabel,
-    LocalPrecision,
-    LocalPredictor,
-    Shifted,
-    law_of,
-)
+from robustly.glm.law_choice import law_of
+from robustly.glm.local import Classical, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
 from robustly.glm.row_model import approximation, row_model
 
 

@@ -29,7 +29,7 @@ from robustly.glm.formula_spec import (
 from robustly.glm.grouped.design import EffectColumns, read_groups_of
 from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.grouped.problem import GroupDesign
-from robustly.glm.local import LocalChoice
+from robustly.glm.law_choice import LocalChoice
 from robustly.model.linear import Design, read_design
 from robustly.result.fit import Fit
 from robustly.rows.labels import (

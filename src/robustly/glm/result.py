@@ -15,7 +15,8 @@ from robustly.fit.problem import Found
 from robustly.glm.families import FAMILIES, Normal
 from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.formula_saved import formula_to_json
-from robustly.glm.local import Classical, LocalChoice, law_asked
+from robustly.glm.law_choice import LocalChoice, law_asked
+from robustly.glm.local import Classical
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
 from robustly.glm.source import GLMSource, fitted_of, leverage_one_in

@@ -11,7 +11,8 @@ from robustly.errors import PersistError
 from robustly.glm.contaminated import contaminated_with
 from robustly.glm.families import Family, as_family
 from robustly.glm.formula_saved import formula_from_json
-from robustly.glm.local import Classical, LocalChoice, Noiseless, Shifted, law_of
+from robustly.glm.law_choice import LocalChoice, law_of
+from robustly.glm.local import Classical, Noiseless, Shifted
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import FittedRegression
 from robustly.result.fit import Fit

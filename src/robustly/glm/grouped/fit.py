@@ -14,7 +14,7 @@ from robustly.glm.grouped.design import MOST_EFFECTS, EffectColumns
 from robustly.glm.grouped.effects import effect_law
 from robustly.glm.grouped.problem import GroupDesign, GroupPlan, grouped_regression
 from robustly.glm.grouped.result import grouped_fit
-from robustly.glm.local import LocalChoice, law_of
+from robustly.glm.law_choice import LocalChoice, law_of
 from robustly.result.fit import Fit
 
 OPTIONS = ("local", "group_law", "group_dof", "dof", "tol", "max_iter")

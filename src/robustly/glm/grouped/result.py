@@ -18,7 +18,7 @@ from robustly.glm.grouped.linear_source import LinearSource
 from robustly.glm.grouped.predictive import GroupEffects, GroupPredictive, StudentRows, student_rows
 from robustly.glm.grouped.problem import GroupedRegression, GroupPlan, LinearGroupedRegression
 from robustly.glm.grouped.source import GroupSource
-from robustly.glm.local import LocalChoice, law_asked
+from robustly.glm.law_choice import LocalChoice, law_asked
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import SHARED
 from robustly.model.linear import read_offset

@@ -14,7 +14,8 @@ from robustly.glm.grouped.design import EffectColumns
 from robustly.glm.grouped.effects import effect_law
 from robustly.glm.grouped.predictive import GroupEffects
 from robustly.glm.grouped.result import FittedMixed
-from robustly.glm.local import Classical, law_of
+from robustly.glm.law_choice import law_of
+from robustly.glm.local import Classical
 from robustly.glm.predictive import Fitted
 from robustly.result.fit import Fit
 from robustly.result.saved import fields_of
