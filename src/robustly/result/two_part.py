@@ -178,10 +178,15 @@ def scores_at(
     """Two-sided normal scores of rows in the core, and their variance from the estimates, by differences in the vector."""
     from scipy.special import ndtri
 
-    def score(at: np.ndarray) -> np.ndarray:
+    def named(at: np.ndarray) -> dict[str, np.ndarray]:
         with double_precision():
-            theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(at)).items()}
-        return -ndtri(np.maximum(0.5 * tails(theta), 1e-300))
+            return {name: np.asarray(value) for name, value in theta_of(jnp.asarray(at)).items()}
+
+    # The share has a part in the core only as a count of its rows, which is taken as known.
+    counted = {name: value for name, value in named(vector).items() if name == "share"}
+
+    def score(at: np.ndarray) -> np.ndarray:
+        return -ndtri(np.maximum(0.5 * tails({**named(at), **counted}), 1e-300))
 
     here = score(vector)
     steps = STEP * np.eye(len(vector))
