@@ -16,6 +16,7 @@ from robustly.localized.rows import RowSource
 from robustly.localized.source import ProgramModel
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
+from robustly.result.outliers import Judgement
 from robustly.rows.groups import Grouping, group_rows
 from robustly.rows.store import Rows
 
@@ -40,6 +41,10 @@ def take_groups(model: Callable[..., Any], by: str, args: Sequence[Any], kwargs:
 
 class GroupedProgramSource(RowSource):
     """The groups of a program."""
+
+    def judge(self) -> Judgement | None:
+        """Groups have no two-part law yet: they are judged by their tails."""
+        return None
 
     def __init__(self, found: Found, rows: Rows, program: Program, arguments: Arguments, grouping: Grouping) -> None:
         super().__init__(found, rows)
