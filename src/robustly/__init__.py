@@ -83,6 +83,8 @@ views.register(
         "plot_rows": "robustly.report.plots:plot_rows",
         "plot_prior": "robustly.report.plots:plot_prior",
         "plot_pit": "robustly.report.plots:plot_pit",
+        "plot_effects": "robustly.report.groups:plot_effects",
+        "group_report": "robustly.report.groups:write_group_page",
         "report": "robustly.report.regression:write_report",
         "localized_series": "robustly.series.model:LocalizedSeries",
         "series_report": "robustly.report.series:write_series_page",

@@ -379,11 +379,6 @@ MODELS = {
     two_components: (CLOSED, CENTRE),
     one_topic: (CLOSED, CENTRE),
 }
-CORE = "regressions judge Student-t rows by the normal core, programs and pairs by the t law itself (glm/source.py)"
-DISAGREE = {
-    (student_regression, "judged"): CORE,
-    (student_sample, "judged"): CORE,
-}
 
 
 @cache
@@ -402,12 +397,7 @@ def compare(model, asked, tolerance):
 @pytest.mark.parametrize(
     ("model", "asked"),
     [
-        pytest.param(
-            model,
-            asked,
-            id=f"{model.__name__}-{asked}",
-            marks=pytest.mark.xfail(reason=DISAGREE[model, asked]) if (model, asked) in DISAGREE else (),
-        )
+        pytest.param(model, asked, id=f"{model.__name__}-{asked}")
         for model, (_, all_asked) in MODELS.items()
         for asked in all_asked
     ],

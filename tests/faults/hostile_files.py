@@ -27,7 +27,14 @@ from robustly.result import persist
 
 Members = dict[str, bytes]
 # Arrays that some unharmed files do not have.
-OPTIONAL = ("scored.npy", "tail_probabilities.npy", "loo_by_row.npy", "alone.npy")
+OPTIONAL = (
+    "scored.npy",
+    "tail_probabilities.npy",
+    "loo_by_row.npy",
+    "alone.npy",
+    "judged_probability.npy",
+    "judged_tail.npy",
+)
 
 
 def members_of(path: Path) -> Members:

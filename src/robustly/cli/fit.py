@@ -22,6 +22,7 @@ def fit_command(
     family: opt.FamilyName = "poisson",
     local: opt.LocalOption = opt.LocalName.auto,
     prior: opt.PriorOption = opt.PriorName.normal,
+    group_law: opt.GroupLawOption = opt.GroupLawName.normal,
     report: Annotated[Path | None, typer.Option(help="Write a page about the fit: one HTML file.")] = None,
     save: Annotated[Path | None, typer.Option(help="Keep the fitted model in a file for predict.")] = None,
     as_json: opt.AsJson = False,
@@ -38,13 +39,21 @@ def fit_command(
     encoding: opt.Encoding = "utf-8",
     decimal: opt.Decimal = ".",
 ) -> None:
-    """Fit a robust regression to DATA and show it beside the classical one, with the rows that made the difference."""
+    """Fit a robust regression to DATA and show it beside the classical one, with the rows that made the difference.
+
+    A formula with a bar, such as "visits ~ age + (1 | clinic)", is a mixed model: groups have effects of their own.
+    """
     refuse_missing_file(data)
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(report, save, reads=(data,))
     columns = opt.row_options(weights, offset, exposure, trials, alpha, na)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal, max_iter)
+    if asked.has_groups:
+        from robustly.cli.groups import fit_groups
+
+        fit_groups(asked, local.value, group_law.value, dof, fdr, report, save, as_json)
+        return
     with about(asked.table), terminal.working("fitting …"):
         found = asked.fit_both(local.value, prior.value, fdr, dof)
         facts = facts_of(found, asked)

@@ -64,6 +64,17 @@ class PriorName(StrEnum):
     student_t = "student_t"
 
 
+class GroupLawName(StrEnum):
+    normal = "normal"
+    student_t = "student_t"
+    laplace = "laplace"
+    gamma = "gamma"
+    precision = "precision"
+
+
+GroupLawOption = Annotated[
+    GroupLawName, typer.Option(help="Law of groups' effects, where the formula has a bar: (1 | group).")
+]
 LocalOption = Annotated[
     LocalName, typer.Option(help="What every row has of its own; auto: dispersion of a normal, else predictor.")
 ]

@@ -52,7 +52,7 @@ def outliers_command(
         )
     else:
         console = terminal.console()
-        shown = ["row", "line", "response", "expected, robust", "tail probability"]
+        shown = ["row", "line", "response", "expected, robust", "outlier probability"]
         if len(rows):
             used = [name for name in rows.columns[:8] if name != "expected, classical"]
             title = counting(

@@ -39,6 +39,13 @@ class RegressionRequest:
     _rows: dict[str, FormulaRows] = field(default_factory=dict)
     _classical: dict[str, GLMFit] = field(default_factory=dict)
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether the formula has bars."""
+        from robustly.glm.formula_bars import take_bars
+
+        return bool(take_bars(self.formula)[1])
+
     def fit(self, local: str | None, family: str | None = None, **options: Any) -> GLMFit:
         """One fit; what several of them share is made by the first."""
         from robustly.glm.fit import fit_glm

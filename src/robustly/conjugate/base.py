@@ -22,10 +22,10 @@ from numpy.typing import ArrayLike
 
 from robustly.conjugate.reading import read_numbers
 from robustly.errors import ModelError
+from robustly.model.parameters import Theta
 from robustly.rows.distinct import Table
 
 Columns = Mapping[str, Any]
-Theta = Mapping[str, Any]
 
 
 class SciPyLaw(Protocol):
@@ -74,6 +74,8 @@ class PairDefinition(ABC):
     """Coordinates that belong to the likelihood and not to the prior."""
     support: ClassVar[str] = "real"
     """Where observations lie: ``count``, ``real``, ``positive`` or ``vector``."""
+    measured: ClassVar[bool] = False
+    """Whether rows are measurements about a common ``loc`` with a ``scale``, heavy-tailed by ``dof``."""
     spread_power: ClassVar[float] = -0.5
     """The locals' relative spread is the first coordinate to this power."""
 

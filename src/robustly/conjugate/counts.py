@@ -15,14 +15,13 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta, positive_or_none
+from robustly.conjugate.chances import INF, BetaPair
 from robustly.conjugate.fitting import ConjugatePair
-from robustly.conjugate.gammas import beta_evidence, gamma_evidence, log_rising
+from robustly.conjugate.gammas import gamma_evidence, log_rising
 from robustly.conjugate.reading import read_counts, read_covariates, read_positive, refuse_collinear
 from robustly.errors import DataError, ModelError
 from robustly.result.fit import Fit
 from robustly.rows.distinct import Table
-
-INF = float("inf")
 
 
 @dataclass(frozen=True)
@@ -244,7 +243,7 @@ def poisson_regression(design: np.ndarray, x: np.ndarray, exposure: np.ndarray, 
 
 
 @dataclass(frozen=True)
-class BetaNegativeBinomial(ConjugatePair):
+class BetaNegativeBinomial(BetaPair):
     r"""Failures before `size` successes, each row with a chance of its own: :math:`p_i \sim \mathrm{Beta}(c_1, c_0)`.
 
     :math:`x_i \sim \mathrm{NegativeBinomial}(r_i, p_i)` counts failures; integrated, a beta-negative-binomial with a
@@ -253,16 +252,6 @@ class BetaNegativeBinomial(ConjugatePair):
     Args:
         concentration, mean: fix :math:`c_1 + c_0` or the prior mean of the chance; None fits them.
     """
-
-    concentration: float | None = None
-    mean: float | None = None
-
-    local: ClassVar[str] = "chance"
-    support: ClassVar[str] = "count"
-    _known: ClassVar[tuple[str, ...]] = ("concentration", "mean")
-
-    def __post_init__(self) -> None:
-        check_beta_options(type(self).__name__, self.concentration, self.mean)
 
     def fit(  # type: ignore[override]
         self,
@@ -294,34 +283,11 @@ class BetaNegativeBinomial(ConjugatePair):
             columns["size"] = columns["size"].astype(np.int64)
         return columns
 
-    def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
-        return {"concentration": (constraints.positive, ()), "mean": (constraints.unit_interval, ())}
-
-    def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
-        return theta["concentration"] * theta["mean"], theta["concentration"] * (1.0 - theta["mean"])
-
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
-        return gammaln(eta[0]) + gammaln(eta[1]) - gammaln(eta[0] + eta[1])
-
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return row["size"], row["failures"]
 
     def log_base(self, theta: Theta, row: Columns) -> Array:
         return log_rising(row["size"], row["failures"]) - gammaln(row["failures"] + 1.0)
-
-    def evidence(self, theta: Theta, row: Columns) -> Array:
-        first, second = self.natural(theta, row)
-        return beta_evidence(first, second, row["size"], row["failures"]) + self.log_base(theta, row)
-
-    def arguments(self, theta: Theta) -> dict[str, Any]:
-        first, second = self.natural(theta, {})
-        return {"concentration1": first, "concentration0": second}
-
-    def derived(self, theta: Theta) -> dict[str, Any]:
-        return {"concentration": theta["concentration"], "mean": theta["mean"]}
-
-    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
-        return stats.beta(*eta)
 
     def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.nbinom(columns["size"], local)
@@ -346,22 +312,13 @@ class BetaNegativeBinomial(ConjugatePair):
     def classical(self, table: Table) -> ClassicalModel | None:
         r, x, w = table.columns["size"], table.columns["failures"], table.weight
         p = float(w @ r) / float(w @ (r + x)) if self.mean is None else self.mean
-        why, score = "", 0.0
-        edge: tuple[str, ...] = ()
-        if p == 1.0:
-            why, edge = (
-                "no row has a failure: no heterogeneity can be seen, and a chance of 1 is returned.",
-                ("chance",),
-            )
+        why, score, q = "", 0.0, 1.0 - p
+        if q == 0.0:
+            why = "no row has a failure: no heterogeneity can be seen, and a chance of 1 is returned."
         else:
-            q = 1.0 - p
             score = float(w @ ((r / p - x / q) ** 2 - r / p**2 - x / q**2)) / float(w @ (r / p**2 + x / q**2))
-        return ClassicalModel(
-            {"chance": p}, {"concentration1": INF, "concentration0": INF}, score, _log_negative_binomial,
-            lambda values, columns: stats.nbinom(columns["size"], float(values["chance"])),
-            lambda values, columns: np.broadcast_to(np.asarray(values["chance"]), np.shape(columns["size"])),
-            {"concentration": INF, "mean": p}, why, edge, () if self.mean is None else ("chance",),
-        )  # fmt: skip
+        law = lambda values, columns: stats.nbinom(columns["size"], float(values["chance"]))
+        return self.with_one_chance(p, score, _log_negative_binomial, law, why, at_edge=q == 0.0)
 
 
 def _log_negative_binomial(values: Theta, row: Columns) -> Array:
@@ -389,9 +346,3 @@ class BetaGeometric(BetaNegativeBinomial):
 
     def read(self, failures: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         return super().read(failures, 1)
-
-
-def check_beta_options(owner: str, concentration: float | None, mean: float | None) -> None:
-    positive_or_none(owner, concentration=concentration)
-    if mean is not None and not 0 < mean < 1:
-        raise ModelError(f"{owner}(mean={mean}): a prior mean of chances lies between 0 and 1.")

@@ -248,6 +248,7 @@ class NormalInverseGamma(ConjugatePair):
     local: ClassVar[str] = "variance"
     shared: ClassVar[tuple[str, ...]] = ("loc",)
     support: ClassVar[str] = "real"
+    measured: ClassVar[bool] = True
     _known: ClassVar[tuple[str, ...]] = ("loc", "dof", "scale")
 
     def __post_init__(self) -> None:

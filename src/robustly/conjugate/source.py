@@ -15,8 +15,9 @@ from jax import Array
 from numpyro.distributions import constraints
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import ClassicalModel, PairDefinition
-from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
+from robustly.conjugate.base import ClassicalModel, PairDefinition, Theta
+from robustly.conjugate.judging import judge_pair
+from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, tabulated
 from robustly.conjugate.problem import (
     PairProblem,
     classical_evidence,
@@ -27,9 +28,9 @@ from robustly.conjugate.problem import (
 from robustly.conjugate.uncertain import components, log_flat
 from robustly.errors import FitError, ModelError, names
 from robustly.fit.draws import Draws, Posterior, regular_covariance
-from robustly.model.parameters import Theta
 from robustly.result.estimates import labels_of
 from robustly.result.laws import invert_cdf, two_sided
+from robustly.result.outliers import Judgement
 from robustly.result.source import Source
 from robustly.rows.distinct import make_table
 
@@ -135,14 +136,18 @@ class PairSource(Source):
     @in_double_precision
     def predictive(self, data: Sequence[Any], named: Mapping[str, Any]) -> PairPredictive:
         columns = self._read((None, *data), named)
-        return PairPredictive(self._law(columns), lambda x: self._log_prob((x, *data), named))
+        return PairPredictive(
+            self._law(columns, None if self.classical is not None else self.theta),
+            lambda x: self._log_prob((x, *data), named),
+        )
 
-    def _law(self, columns: Mapping[str, Any]) -> Any:
-        if self.classical is not None:
+    def _law(self, columns: Mapping[str, Any], theta: Mapping[str, Any] | None) -> Any:
+        if theta is None:
+            assert self.classical is not None
             return self.classical.law(self.classical.values, columns)
-        plain = {name: np.asarray(value) for name, value in self.theta.items()}
+        plain = {name: np.asarray(value) for name, value in theta.items()}
         law = self.pair.predictive_law(plain, columns)
-        return Tabulated(self.pair, self.theta, columns, self._observation) if law is None else law
+        return tabulated(self.pair, theta, columns, self._observation) if law is None else law
 
     @property
     def _observation(self) -> str:
@@ -198,18 +203,26 @@ class PairSource(Source):
         found = jax.vmap(jax.vmap(self.model.reported))(jnp.asarray(vectors))
         return {name: np.asarray(value) for name, value in found.items()}
 
-    @in_double_precision
     def tail_probabilities(self) -> np.ndarray:
         """Two-sided: twice the smaller of P(X ≤ x) and P(X ≥ x), by row."""
+        return self.table.spread_out(self.tails_at(None if self.classical is not None else self.theta))
+
+    @in_double_precision
+    def tails_at(self, theta: Mapping[str, Any] | None) -> np.ndarray:
+        """Tail probabilities of the distinct rows; None for the classical model."""
         columns = {name: np.asarray(column) for name, column in self.table.columns.items()}
         special = getattr(self.pair, "tails", None)
         if special is not None:
-            theta = self.theta if self.classical is None else None
-            return self.table.spread_out(special(theta, columns, self.classical))
-        law, x = self._law(columns), self.pair.observed(columns)
+            return special(theta, columns, self.classical if theta is None else None)
+        law, x = self._law(columns, theta), self.pair.observed(columns)
         below = law.cdf(x)
         above = law.sf(x - 1.0) if self.pair.support == "count" else law.sf(x)
-        return self.table.spread_out(two_sided(below, above))
+        return two_sided(below, above)
+
+    @in_double_precision
+    def judge(self) -> Judgement | None:
+        """By the pair's law as the core, and the same law wider; None where the pair has no one number to widen."""
+        return judge_pair(self.pair, self.table, None if self.classical is not None else self.theta, self.tails_at)
 
     @in_double_precision
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:

@@ -17,11 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from robustly.conjugate.base import PairDefinition
+from robustly.conjugate.base import PairDefinition, Theta
 from robustly.errors import ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.outcome import Stop
-from robustly.model.parameters import Theta
 
 if TYPE_CHECKING:
     from robustly.conjugate.source import PairSource

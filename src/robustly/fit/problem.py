@@ -1,7 +1,7 @@
 """What does a search see of a model and its rows? The summed evidence, and what is known of its ends.
 
-One pass over the rows gives value, slope and curvature at a vector. A problem also says where to begin, which ends its parameters may run to, and which simpler models lie at its
-edge. That is all :func:`robustly.fit.search.search` knows, whatever the model and wherever the rows.
+One pass over the rows gives value, slope and curvature at a vector. A problem also says where to begin, which ends its
+parameters may run to, and which simpler models lie at its edge. That is all :func:`robustly.fit.search.search` knows, whatever the model and wherever the rows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ FEW = 2048
 FEW_ENOUGH = 30_000
 RANDOM_STARTS = 24
 CLIMBED = 4
-
 
 # (vector, data) -> what rows see of the vector, along which axes it differs by row, what else they see
 Entering = Callable[[Any, Any], tuple[Any, Any, Any]]
@@ -212,6 +211,18 @@ class EvidenceProblem(Problem):
         """Another place to begin, where the first has no finite evidence."""
         return None
 
+    def without_evidence(self, where: str) -> str:
+        """What to tell the user when rows had no finite evidence at the last look."""
+        evidence = np.asarray(self.by_unit["evidence"])
+        bad = np.flatnonzero(~np.isfinite(evidence) & (np.asarray(self.rows.weight) > 0))
+        if bad.size == 0:
+            return f"the hyperpriors have no finite density {where}. Widen them, or give start=."
+        more = f" and {bad.size - 1} more" if bad.size > 1 else ""
+        return (
+            f"row {bad[0]}{more} has no finite evidence ({evidence[bad[0]]}) {where}. Look for extreme or impossible values "
+            "there, or give start= values at which the data are possible."
+        )
+
     def is_better(self, tried: Found, best: Found) -> bool:
         """Whether a climb from another start is to be taken instead; of two tops of one height, the first stays."""
         return tried.value > best.value + HIGHER
@@ -272,7 +283,9 @@ class RowProblem(EvidenceProblem):
         if self.seen_at is not None and np.array_equal(self.seen_at, vector):
             return self.by_unit["evidence"]
         with double_precision():
-            return self.rows.map(self.passes.values, vector, keep=self.slot).by_unit["evidence"]
+            # Of few rows, a pass that is compiled already is quicker than compiling one for the evidence alone.
+            run, theta = self._pass(vector, Effort.FULL) if len(self.rows) <= FEW else (self.passes.values, vector)
+            return self.rows.map(run, theta, keep=self.slot).by_unit["evidence"]
 
     def for_draws(self) -> tuple[ArrayRows, Entering]:
         return in_memory(self.rows), lambda vector, data: (vector, None, data)
@@ -308,28 +321,14 @@ class RowProblem(EvidenceProblem):
         values = np.array([few.fresh().look(at, few.cheaper).value for at in candidates])
         values[~np.isfinite(values)] = -np.inf
         if not np.any(np.isfinite(values)):
-            raise FitError(self._no_start(default))
+            all_rows = self.fresh()
+            all_rows.look(default)
+            raise FitError(all_rows.without_evidence("wherever the search looked"))
         best = [candidates[i] for i in np.argsort(-values)[:CLIMBED] if np.isfinite(values[i])]
         if self.model.latents is None:
             return best[:1]
         climbed = [maximize(few.fresh(), at, Stop(1e-6, 60)) for at in best]
         return [max(climbed, key=lambda optimum: optimum.value).vector]
-
-    def _no_start(self, vector: np.ndarray) -> str:
-        check = self.fresh()
-        check.look(vector)
-        evidence = np.asarray(check.by_unit["evidence"])
-        bad = np.flatnonzero(~np.isfinite(evidence) & (np.asarray(self.rows.weight) > 0))
-        if bad.size == 0:
-            return (
-                "the priors of the shared sites have no finite density anywhere the search looked. Widen them, or give "
-                "start=."
-            )
-        more = f" and {bad.size - 1} more" if bad.size > 1 else ""
-        return (
-            f"row {bad[0]}{more} has no finite evidence ({evidence[bad[0]]}) wherever the search looked. Look for extreme "
-            "or impossible values there, or give start= values at which the data are possible."
-        )
 
     def refined(self, found: Found) -> tuple[EvidenceProblem, str] | None:
         approx = self.passes.approx

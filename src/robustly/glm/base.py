@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
+from robustly._runtime.estimator import with_parameters
 from robustly.errors import DataError, ModelError, PersistError, names
 from robustly.glm.families import FAMILIES, Binomial, Family
 from robustly.glm.fit import fit_glm
@@ -29,13 +30,21 @@ from robustly.rows.labels import (
 )
 
 
+@with_parameters
 class GLMEstimator(BaseEstimator):
     """What all regressions share."""
 
-    result_: Fit
-    coef_: Any
-    intercept_: Any
-    n_iter_: int
+    fit_intercept: bool = True
+    alpha: float = 0.0
+    tol: float = 1e-8
+    max_iter: int = 100
+    na_action: str = "raise"
+
+    if TYPE_CHECKING:  # there after fitting
+        result_: Fit
+        coef_: Any
+        intercept_: Any
+        n_iter_: int
 
     def _family(self) -> Family:
         raise NotImplementedError
@@ -57,7 +66,7 @@ class GLMEstimator(BaseEstimator):
     ) -> tuple[Any, dict[str, Any], RowLabels]:
         """The columns, what stands beside them, and what the rows are called; rows with missing values dropped if asked."""
         refuse_text_columns(X)
-        action = self.na_action  # type: ignore[attr-defined]
+        action = self.na_action
         check_na_action(action)
         matrix = validate_data(self, as_numbers(X, "X"), accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
         beside = {"y": y, "sample_weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
@@ -82,10 +91,10 @@ class GLMEstimator(BaseEstimator):
             terms,
             intercept=self.fit_intercept,
             weight=sample_weight,
-            offset=offset,  # type: ignore[attr-defined]
+            offset=offset,
             exposure=exposure,
             trials=trials,
-            ridge=self.alpha,  # type: ignore[attr-defined]
+            ridge=self.alpha,
         )
 
     def _matrix(self, X: Any) -> Any:
@@ -161,12 +170,27 @@ class GLMEstimator(BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.allow_nan = self.na_action == "drop"  # type: ignore[attr-defined]
+        tags.input_tags.allow_nan = self.na_action == "drop"
         return tags
 
 
+@with_parameters
+class OwnPredictors:
+    """Parameters of regressions whose rows have predictors of their own."""
+
+    prior: str = "normal"
+    approx: Any = "quadrature"
+    solver: str = "newton"
+    hyperprior: Any = None
+    dof: Any = 4.0
+    spread: float | None = None
+
+
+@with_parameters
 class RowRegressor(RegressorMixin, GLMEstimator):
     """Regressions with one numeric response."""
+
+    predict_kind: str = "mean"
 
     def fit(
         self,
@@ -204,7 +228,7 @@ class RowRegressor(RegressorMixin, GLMEstimator):
 
     def _expected(self, kind: str | None, predictive: GLMPredictive) -> np.ndarray:
         """Predictions, which scikit-learn's scores have to be able to use."""
-        found = of_kind(self.predict_kind if kind is None else kind, predictive)  # type: ignore[attr-defined]
+        found = of_kind(self.predict_kind if kind is None else kind, predictive)
         if np.isposinf(found).any() and np.isfinite(predictive.m).all() and np.isfinite(predictive.typical).all():
             raise ModelError(
                 "the fitted law of rows' own values has tails so heavy that the expected response is infinite. Ask for "

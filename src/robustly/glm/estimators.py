@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from robustly._runtime.estimator import with_parameters
 from robustly.errors import PersistError
-from robustly.glm.base import RowRegressor, keep_fit
+from robustly.glm.base import OwnPredictors, RowRegressor, keep_fit
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
 from robustly.glm.local import LocalChoice
 from robustly.glm.logistic import RobustLogisticRegression
@@ -15,6 +17,7 @@ from robustly.glm.result import regression_of
 from robustly.glm.saved_fits import from_saved
 
 
+@with_parameters
 class RobustLinearRegression(RowRegressor):
     r"""Linear regression in which every row has its own precision: Student-t errors, all parameters fitted.
 
@@ -43,24 +46,7 @@ class RobustLinearRegression(RowRegressor):
     Lange, Little & Taylor (1989).
     """
 
-    def __init__(
-        self,
-        *,
-        fit_intercept: bool = True,
-        dof: float | None = None,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-        predict_kind: str = "mean",
-        na_action: str = "raise",
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.dof = dof
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
-        self.predict_kind = predict_kind
-        self.na_action = na_action
+    dof: float | None = None
 
     def _family(self) -> Family:
         return Normal()
@@ -69,7 +55,8 @@ class RobustLinearRegression(RowRegressor):
         return {**super()._options(), "local": "dispersion"}
 
 
-class RobustPoissonRegression(RowRegressor):
+@with_parameters
+class RobustPoissonRegression(RowRegressor, OwnPredictors):
     r"""Poisson regression in which every row has its own log rate.
 
     :math:`\eta_i \sim p(\cdot \mid b + x_i w, \mathrm{spread})`, :math:`y_i \sim \mathrm{Poisson}(e^{\eta_i})`, the
@@ -97,35 +84,6 @@ class RobustPoissonRegression(RowRegressor):
         True
     """
 
-    def __init__(
-        self,
-        *,
-        prior: str = "normal",
-        approx: Any = "quadrature",
-        solver: str = "newton",
-        hyperprior: Any = None,
-        dof: float | None = 4.0,
-        spread: float | None = None,
-        fit_intercept: bool = True,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-        predict_kind: str = "mean",
-        na_action: str = "raise",
-    ) -> None:
-        self.prior = prior
-        self.approx = approx
-        self.solver = solver
-        self.hyperprior = hyperprior
-        self.dof = dof
-        self.spread = spread
-        self.fit_intercept = fit_intercept
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
-        self.predict_kind = predict_kind
-        self.na_action = na_action
-
     def _family(self) -> Family:
         return Poisson()
 
@@ -138,7 +96,8 @@ class RobustPoissonRegression(RowRegressor):
         return tags
 
 
-class RobustGLM(RowRegressor):
+@with_parameters
+class RobustGLM(RowRegressor, OwnPredictors):
     """Any family, anything local.
 
     Args:
@@ -162,38 +121,10 @@ class RobustGLM(RowRegressor):
         'converged'
     """
 
-    def __init__(
-        self,
-        family: Any = "poisson",
-        *,
-        local: LocalChoice = "auto",
-        prior: str = "normal",
-        approx: Any = "quadrature",
-        solver: str = "newton",
-        hyperprior: Any = "auto",
-        dof: float | str | None = "auto",
-        spread: float | None = None,
-        fit_intercept: bool = True,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-        predict_kind: str = "mean",
-        na_action: str = "raise",
-    ) -> None:
-        self.family = family
-        self.local = local
-        self.prior = prior
-        self.approx = approx
-        self.solver = solver
-        self.hyperprior = hyperprior
-        self.dof = dof
-        self.spread = spread
-        self.fit_intercept = fit_intercept
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
-        self.predict_kind = predict_kind
-        self.na_action = na_action
+    family: Any = field(default="poisson", kw_only=False)
+    local: LocalChoice = "auto"
+    hyperprior: Any = "auto"
+    dof: float | str | None = "auto"
 
     def _family(self) -> Family:
         return as_family(self.family)

@@ -16,6 +16,7 @@ from robustly.glm.classical import fit_classical
 from robustly.glm.edges import NARROWEST, WIDEST, fit_law
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
+from robustly.glm.judging import STEEPEST
 from robustly.glm.local import Classical, Law, LocalChoice, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
 from robustly.glm.regression import Plan, Regression, plan_of
@@ -24,8 +25,6 @@ from robustly.glm.solvers import by_em, by_map
 from robustly.model.linear import Design
 from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels
-
-STEEPEST = 5.0
 
 
 def by_newton(design: Design, plan: Plan) -> Found:

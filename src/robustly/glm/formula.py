@@ -14,7 +14,7 @@ from robustly.glm.families import Binomial, Family, as_family
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
-from robustly.glm.formula_language import Column, numeric_columns_of
+from robustly.glm.formula_nodes import Column, numeric_columns_of
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_spec import (
     FormulaColumns,

@@ -132,20 +132,6 @@ class LocalPrecision(Law):
     def boundary_text(self) -> str:
         return "the residuals have no heavier tails than a normal, so the normal model (dof = ∞) is returned."
 
-    def tail_probabilities(
-        self, y: Array, predictor: Array, shared: Mapping[str, float], cumulative: Callable[[], tuple[Array, Array]]
-    ) -> Array:
-        """By the *core* of the law, a normal with the fitted scale: under the heavy tails hardly anything is surprising."""
-        from scipy.special import ndtr
-
-        return 2.0 * ndtr(-np.abs(y - predictor) / shared["scale"])
-
-    def outlier_rule(self, fdr: float) -> str:
-        return (
-            "Rows are judged by the core of the fitted law, a normal with the fitted scale: under the heavy-tailed law itself "
-            "hardly anything is surprising. With heavy tails this list is long; read it as a ranking."
-        )
-
     def own_values(
         self, y: Array, predictor: Array, phi: Sequence[float], posterior_mean: Callable[[], Array]
     ) -> OwnValues:
@@ -219,12 +205,6 @@ class LocalLabel(Law):
 
         flip, right = shared["flip"], expit((2.0 * y - 1.0) * predictor)
         return (1.0 - flip) * right / ((1.0 - flip) * right + flip * (1.0 - right))
-
-    def outlier_rule(self, fdr: float) -> str:
-        return f"Rows whose label is wrong with probability {1 - fdr:.3g} or more."
-
-    def at_rate(self, fdr: float) -> str:
-        return f"with probability 1 − {fdr:g}"
 
     @property
     def picture_caption(self) -> str:

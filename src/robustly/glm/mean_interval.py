@@ -21,18 +21,21 @@ ON_LOG_SCALE = (Poisson, Gamma, Exponential, NegativeBinomial, ZeroInflatedPoiss
 
 def mean_interval(predictive: GLMPredictive, level: float, kind: str, groups: Any) -> tuple[np.ndarray, np.ndarray]:
     """The mean on the scale of its predictor, plus and minus its standard error there (the delta method), brought back."""
+    from scipy.stats import t
+
     fit, matrix = predictive.fit, predictive.matrix
     if fit is None or matrix is None:
         raise FitError(
             "an interval of the mean needs the fit: ask fit.predictive(rows) or model.predict_dist(X) for it."
         )
     middle = _on_scale(predictive, predictive.mean)
-    error = np.sqrt(np.maximum(_variance(predictive, fit, matrix, kind, groups), 0.0))
-    half = fit.quantile_of_coefficients(level, kind, groups) * error
+    error = np.sqrt(np.maximum(_variance_of_mean(predictive, fit, matrix, kind, groups), 0.0))
+    dof = fit.reference_dof(kind, groups)[: len(fit.terms)].min()
+    half = float(t.ppf(0.5 + level / 2, dof)) * error
     return _back(predictive, middle - half), _back(predictive, middle + half)
 
 
-def _variance(predictive: GLMPredictive, fit: Any, matrix: Any, kind: str, groups: Any) -> np.ndarray:
+def _variance_of_mean(predictive: GLMPredictive, fit: Any, matrix: Any, kind: str, groups: Any) -> np.ndarray:
     size, fitted = len(fit.terms), predictive.fitted
     free = fit.free_covariance(kind, groups)
     shared = fit.labels[size:]

@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.keys import generator
+from robustly.approx.two_centre import two_centres
 from robustly.errors import DataError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Normal, Poisson
-from robustly.glm.listed import Listed, list_responses
+from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.glm.mean_interval import mean_interval
 from robustly.glm.row_model import approximation, evidence_of
 from robustly.result.laws import RowLaw, invert_cdf
 from robustly.result.levels import check_level
+from robustly.result.listed import Listed
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 # Laws whose rows are averaged over their own predictors or dispersions.
 MIXED = (LocalPredictor, LocalDispersion)
-POINTS = 32
 ROWS_AT_ONCE = 4096
 GRID = 512
 
@@ -130,7 +131,7 @@ class GLMPredictive(RowLaw):
             return share, share * (1.0 - share)
         if isinstance(self.law, LocalPredictor) and isinstance(family, LOG_LINK):
             return self._log_link_moments()
-        return self._mixed_moments() if isinstance(self.law, MIXED) else self._listed.moments()
+        return self._mixed_moments() if isinstance(self.law, MIXED) else (self._listed.mean(), self._listed.std() ** 2)
 
     @cached_property
     def _listed(self) -> Listed:
@@ -319,7 +320,7 @@ class GLMPredictive(RowLaw):
         if isinstance(self.law, Classical):
             return self.family.draw(rng, m, self.nuisance, trials)
         if not isinstance(self.law, MIXED):
-            return self._listed.draw(rng, num_samples)
+            return self._listed.rvs((num_samples, len(self.m)), rng)
         spread = self.shared["spread"]
         if isinstance(self.law, LocalDispersion):
             own = np.exp(np.log(self.nuisance[0]) + spread * rng.standard_normal(shape))
@@ -336,35 +337,3 @@ class GLMPredictive(RowLaw):
 def _nodes(shared: dict[str, float]) -> int:
     spread = shared.get("spread", 0.0)
     return 81 if spread > 6 else 41 if spread > 2 else 21
-
-
-def two_centres(
-    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, left: Any, right: Any, points: int = POINTS
-) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights on [a − left, a + right], dense around `a` and around `b`; shapes (rows, 4 · points)."""
-    b = np.clip(b, a - left, a + right)
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    width_low = np.where(a <= b, width_a, width_b)
-    width_high = np.where(a <= b, width_b, width_a)
-    gap = high - low
-    width_low, width_high = (
-        np.minimum(width_low, np.maximum(width_high, gap)),
-        np.minimum(width_high, np.maximum(width_low, gap)),
-    )
-    cut = 0.5 * gap
-    lines = [
-        _half_lines(low, width_low, -1.0, low - (a - left), points),
-        _half_lines(low, width_low, 1.0, cut, points),
-        _half_lines(high, width_high, -1.0, gap - cut, points),
-        _half_lines(high, width_high, 1.0, (a + right) - high, points),
-    ]
-    return np.concatenate([p for p, _ in lines], axis=1), np.concatenate([w for _, w in lines], axis=1)
-
-
-def _half_lines(
-    centre: np.ndarray, width: np.ndarray, side: float, length: Any, points: int
-) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(points)
-    end = np.arcsinh(np.maximum(length, 0.0) / width)[:, None]
-    x = 0.5 * end * (nodes + 1.0)
-    return centre[:, None] + side * width[:, None] * np.sinh(x), 0.5 * end * weights * width[:, None] * np.cosh(x)

@@ -18,9 +18,10 @@ from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass, view_pass
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
 from robustly.glm.families import Bernoulli, Binomial
-from robustly.glm.local import Law, LocalPredictor
+from robustly.glm.local import LOG_2PI, Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
-from robustly.model.linear import Design, LinearView
+from robustly.model.linear import Design
+from robustly.model.linear_view import LinearView
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data, Rows
 
@@ -197,6 +198,13 @@ class Regression(ViewProblem):
             place = size + int(np.flatnonzero(self.linear.free == self.plan.law.names.index("spread"))[0])
             more = self.plan.hyperprior.derivatives(vector[place])
             value, slope[place], curve[place, place] = value + float(more[0]), more[1], more[2]
+        for name, (centre, width) in self.plan.law.believed.items():
+            if name not in self.plan.held:
+                place = size + int(np.flatnonzero(self.linear.free == self.plan.law.names.index(name))[0])
+                away = (vector[place] - centre) / width
+                value += -0.5 * away**2 - float(np.log(width)) - 0.5 * LOG_2PI
+                slope[place] -= away / width
+                curve[place, place] -= width**-2.0
         return value, slope, curve
 
     @cached_property

@@ -91,7 +91,7 @@ def knows_start(family: Family) -> bool:
 def approximation(law: Law, nodes: int | None) -> Approximation:
     """How a law's rows are integrated with so many points; None is the usual number, 0 Laplace's approximation."""
     if law.closed:
-        return Exact()
+        return law.rule or Exact()
     if nodes == 0:
         return Laplace()
     count = NODES if nodes is None else nodes

@@ -16,7 +16,9 @@ from robustly.fit.newton import maximize
 from robustly.fit.passes import pairs
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
-from robustly.glm.local import Classical, Law, Noiseless, Shifted
+from robustly.glm.edges import fit_law
+from robustly.glm.judging import judge_labels, judge_regression, label_plan
+from robustly.glm.local import Classical, Law, LocalLabel, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
@@ -26,6 +28,7 @@ from robustly.glm.residuals import residuals_of
 from robustly.glm.row_model import evidence_of
 from robustly.result.hypotheses import TestResult, likelihood_ratio
 from robustly.result.laws import LEVELS, RowPosterior
+from robustly.result.outliers import Judgement
 from robustly.result.source import Source
 
 # Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
@@ -42,7 +45,7 @@ ON_THE_FIT = 1e-6
 class GLMSource(Source):
     """What can still be asked of the rows behind a fit."""
 
-    keeps = ("scored", "loo_by_row", "tail_probabilities")
+    keeps = ("scored", "loo_by_row", "tail_probabilities", "judgement")
 
     def __init__(self, found: Found, asked: Plan) -> None:
         assert isinstance(found.problem, Regression)
@@ -203,6 +206,15 @@ class GLMSource(Source):
         """How improbable each row is, by the rule of its law."""
         shared = fitted_of(self.found).shared
         return self.law.tail_probabilities(self.design.y, self.predictor, shared, lambda: self.cumulative)
+
+    def judge(self) -> Judgement | None:
+        """By a core and a wide part; rows without noise have no core."""
+        if self.found.outcome.kind == "perfect_fit" or isinstance(self.law, Noiseless):
+            return None
+        if self.law.family.yes_or_no and bool(np.all(self.design.trials == 1)):
+            known = isinstance(self.law, LocalLabel)
+            return judge_labels(self.found if known else fit_law(self.design, label_plan(self.law.family)))
+        return judge_regression(self.design, self.asked)
 
     @cached_property
     def cumulative(self) -> tuple[np.ndarray, np.ndarray]:

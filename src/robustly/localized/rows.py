@@ -19,11 +19,13 @@ from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.passes import Passes, passes
 from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
+from robustly.localized.judging import judge_precisions
 from robustly.model.conjugacy import detect
 from robustly.model.row import RowModel
 from robustly.result.estimates import Hyperparameters, nested
 from robustly.result.fit import Fit
 from robustly.result.laws import LEVELS, ByRow, RowPosterior
+from robustly.result.outliers import Judgement
 from robustly.result.source import FittedModel, Source
 from robustly.rows.arrays import make_rows, read_weights
 from robustly.rows.store import Data, Rows
@@ -116,6 +118,13 @@ class RowSource(Source):
 
     def tail_probabilities(self) -> np.ndarray:
         raise ModelError("a row model does not say how observations are drawn, so it has no tail probabilities.")
+
+    @in_double_precision
+    def judge(self) -> Judgement | None:
+        """By a core and a wide part where rows have precisions of their own; by tails elsewhere."""
+        model = self.passes.model
+        theta = model.parameters.natural(jnp.asarray(self.vector))
+        return judge_precisions(model, self.rows, theta, self.compiled)
 
     def has_closed_tails(self) -> bool:
         return False

@@ -37,7 +37,7 @@ _OWN_DERIVATIVES: dict[str, Callable[..., Any]] = {
 def entry_of(traced: ClosedJaxpr, inputs: Sequence[Any], index: Any, by_row: Sequence[bool]) -> list[Any]:
     """The outputs of a traced program at these inputs; of those `by_row`, entry `index` of their leading axis."""
     given = [_known(value, index) for value in inputs]
-    outputs = _build(traced, given, index)
+    outputs = _trace_values(traced, given, index)
     return [jnp.squeeze(out.at(0), 0) if cut else out.whole() for out, cut in zip(outputs, by_row)]
 
 
@@ -65,7 +65,7 @@ def _known(value: Any, index: Any) -> _Value:
     return _Value(jnp.shape(value), lambda: value, taken)
 
 
-def _build(traced: ClosedJaxpr, inputs: Sequence[_Value], index: Any) -> list[_Value]:
+def _trace_values(traced: ClosedJaxpr, inputs: Sequence[_Value], index: Any) -> list[_Value]:
     """The outputs of a traced program, none of them computed yet."""
     place: dict[Any, _Value] = dict(zip(traced.jaxpr.invars, inputs))
     place.update((v, _known(c, index)) for v, c in zip(traced.jaxpr.constvars, traced.consts))
@@ -74,7 +74,7 @@ def _build(traced: ClosedJaxpr, inputs: Sequence[_Value], index: Any) -> list[_V
         given = [find(atom) for atom in equation.invars]
         inner = _inside(equation)
         if inner is not None:
-            made = _build(inner, given, index)
+            made = _trace_values(inner, given, index)
         else:
             made = _outputs(equation, given, index)
         place.update(zip(equation.outvars, made))
@@ -103,7 +103,7 @@ def _outputs(equation: Any, given: Sequence[_Value], index: Any) -> list[_Value]
 
     def all_whole() -> list[Any]:
         if not kept:
-            kept.extend(_run(equation, [value.whole() for value in given]))
+            kept.extend(_run_whole(equation, [value.whole() for value in given]))
         return kept
 
     def one(k: int, shape: tuple[int, ...]) -> _Value:
@@ -118,7 +118,7 @@ def _outputs(equation: Any, given: Sequence[_Value], index: Any) -> list[_Value]
     return [one(k, variable.aval.shape) for k, variable in enumerate(equation.outvars)]
 
 
-def _run(equation: Any, arrays: Sequence[Any]) -> Sequence[Any]:
+def _run_whole(equation: Any, arrays: Sequence[Any]) -> Sequence[Any]:
     """The operation as it is, on whole values."""
     atoms = [atom for atom in equation.invars if not isinstance(atom, Literal)]
     variables = list(dict.fromkeys(atoms))
@@ -150,7 +150,7 @@ def _bind(equation: Any, *arrays: Any, **changed: Any) -> Any:
     return found[0] if equation.primitive.multiple_results else found
 
 
-def _with(sizes: Sequence[int], axis: int, value: int = 1) -> tuple[int, ...]:
+def _resized(sizes: Sequence[int], axis: int, value: int = 1) -> tuple[int, ...]:
     return tuple(value if k == axis else size for k, size in enumerate(sizes))
 
 
@@ -159,7 +159,7 @@ def _broadcast(equation: Any, given: Sequence[_Value], axis: int, shape: Any, in
     part = operand.whole()
     if axis in dims and operand.shape[dims.index(axis)] != 1:
         part = operand.at(dims.index(axis))
-    return jax.lax.broadcast_in_dim(part, _with(shape, axis), dims)
+    return jax.lax.broadcast_in_dim(part, _resized(shape, axis), dims)
 
 
 def _reshape(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
@@ -167,7 +167,7 @@ def _reshape(equation: Any, given: Sequence[_Value], axis: int, shape: Any, inde
     ahead = np.prod(shape[:axis], dtype=int)
     for k, size in enumerate(before):
         if size == shape[axis] and np.prod(before[:k], dtype=int) == ahead:
-            return jnp.reshape(given[0].at(k), _with(shape, axis))
+            return jnp.reshape(given[0].at(k), _resized(shape, axis))
     return None
 
 
@@ -206,7 +206,7 @@ def _slice(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index:
     params = equation.params
     if shape[axis] != given[0].shape[axis]:
         return None
-    return _bind(equation, given[0].at(axis), limit_indices=_with(params["limit_indices"], axis))
+    return _bind(equation, given[0].at(axis), limit_indices=_resized(params["limit_indices"], axis))
 
 
 def _pad(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
@@ -217,8 +217,8 @@ def _pad(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: A
 
 def _iota(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
     if equation.params["dimension"] == axis:
-        return jnp.full(_with(shape, axis), index, dtype=equation.params["dtype"])
-    return _bind(equation, shape=_with(shape, axis))
+        return jnp.full(_resized(shape, axis), index, dtype=equation.params["dtype"])
+    return _bind(equation, shape=_resized(shape, axis))
 
 
 def _dot(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
@@ -246,7 +246,7 @@ def _gather(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index
     k = kept[numbers.offset_dims.index(axis)]
     if sizes[k] != operand.shape[k] or k in numbers.start_index_map:
         return None
-    return _bind(equation, operand.at(k), indices.whole(), slice_sizes=_with(sizes, k))
+    return _bind(equation, operand.at(k), indices.whole(), slice_sizes=_resized(sizes, k))
 
 
 def _batched(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:

@@ -67,7 +67,8 @@ class Findings:
                 "response": source.design.y[which],
                 "expected, robust": expected["robust"],
                 "expected, classical": expected["classical"],
-                "tail probability": self.robust.tail_probabilities[which],
+                "outlier probability": self._probability[which],
+                "tail probability": self.robust.judgement.belonging[which],
                 "surprise": self.robust.surprise[which],
                 "influence on classical": self.classical.influence[which],
             }
@@ -77,6 +78,11 @@ class Findings:
         whole = len(self.frame) != len(source.design.y)
         more = self.frame.iloc[self.robust.row_labels.places(which) if whole else which].reset_index(drop=True)
         return pd.concat([found, more[[name for name in more.columns if name not in found.columns]]], axis=1)
+
+    @property
+    def _probability(self) -> np.ndarray:
+        found = self.robust.judgement.probability
+        return np.full(len(self.robust.weight), np.nan) if found is None else found
 
     # ------------------------------------------------------------------ sentences
 
@@ -152,7 +158,7 @@ class Findings:
             f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
         )
         does = "rows does" if len(rows) == 1 else "rows do"
-        return f"{len(rows)} of {n} {does} not belong ({self.robust.fitted.law.at_rate(self.fdr)}): {some}."
+        return f"{len(rows)} of {n} {does} not belong (at a false discovery rate of {self.fdr:g}): {some}."
 
 
 def shortened(value: Any, width: int = 40) -> str:

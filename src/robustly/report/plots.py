@@ -144,11 +144,11 @@ def _width(span: tuple[float, float] | None) -> float:
 def plot_rows(fit: Any, chosen: np.ndarray) -> Any:
     """How improbable every row is under a fit, with the rows that do not belong marked by their labels.
 
-    Heights are −log10 of the two-sided tail probability (of the probability that the label is right, where labels may be
-    wrong), cut off at 16.
+    Heights are −log10 of the two-sided tail probability in the core (of the probability that the label is right, where labels
+    may be wrong), cut off at 16.
     """
     with np.errstate(divide="ignore"):
-        depth = np.minimum(-np.log10(fit.tail_probabilities), DEEPEST)
+        depth = np.minimum(-np.log10(fit.judgement.belonging), DEEPEST)
     rows = np.arange(len(depth))
     plain = np.setdiff1d(rows, chosen)
     if len(plain) > MOST_POINTS:

@@ -150,8 +150,8 @@ def _outliers(found: Findings, lines: Callable[[int], int | None] | None) -> str
     fit, chosen = found.robust, found.outliers
     if chosen is None:
         return html.paragraph("This family has no distribution function, so rows have no tail probabilities.")
-    tails = fit.tail_probabilities
-    how = fit.fitted.law.outlier_rule(found.fdr)
+    tails = fit.judgement.belonging
+    how = fit.judgement.rule(found.fdr)
     deepest = np.argsort(tails, kind="stable")[:3]
     called = fit.row_labels.of(np.arange(len(tails)))
     alt = (

@@ -20,7 +20,7 @@ from robustly.result.estimates import Hyperparameters
 from robustly.result.hypotheses import TestResult, read_hypotheses, wald
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
-from robustly.result.outliers import TAILS, stand_out
+from robustly.result.outliers import TAILS, Judgement, by_tails
 from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
 from robustly.rows.labels import RowLabels
@@ -103,6 +103,8 @@ class Fit:
     """What `evidence`, `weight` and everything by row are about, where a unit is a group of rows: the name of the groups."""
     row_count: int | None = None
     """How many rows the groups have."""
+    freedom: dict[str, float] = field(default_factory=dict)
+    """Degrees of freedom by label, where intervals and tests are those of a Student t: coefficients that differ by group."""
 
     # ------------------------------------------------------------------ estimates
 
@@ -228,6 +230,8 @@ class Fit:
     def variance_components(self) -> pd.DataFrame:
         """Standard deviations of groups' effects by group and term, with 95 % profile intervals, tests and correlations.
 
+        Estimates are by maximum likelihood, intervals by restricted likelihood, which knows that coefficients were fitted.
+
         Of effects that are not normal, `scale` is what the interval is about. `p` is that of the likelihood ratio without
         the effect, under the mixture of chi-squares that belongs to the edge (Self & Liang 1987, Stram & Lee 1994).
         """
@@ -332,10 +336,15 @@ class Fit:
         estimate on the edge of what is possible (a rate of 0) gets the values whose likelihood is at least 1 − level of
         the best.
         """
+        from scipy.stats import t
+
         check_level(level)
         if kind == "profile":
             return {name: self.profile_interval(name, level) for name in self.labels}
-        wide, plain = self.quantile_of_coefficients(level, kind, groups), self.quantile_of_coefficients(level)
+        wider = t.ppf(0.5 + level / 2, self.reference_dof(kind, groups)) * [
+            self.widening(label) for label in self.labels
+        ]
+        wide, plain = dict(zip(self.labels, wider)), float(t.ppf(0.5 + level / 2, np.inf))
         errors = est.deviations(self.covariance(kind, groups))
         parts = [*zip(self.labels, self.estimates, errors, self.scales, strict=True)]
         if self.derived_jacobian is not None:
@@ -345,25 +354,27 @@ class Fit:
             scale = lambda label: self.derived_scales.get(label.split("[")[0], "log")
             parts += [(label, value, se, scale(label)) for label, value, se in more if label not in self.labels]
         found = {
-            label: est.interval(float(value), (wide if label in self.terms else plain) * float(se), scale)
+            label: est.interval(float(value), float(wide.get(label, plain)) * float(se), scale)
             for label, value, se, scale in parts
         }
         for name in self.edges:
             found[name] = self.need_source("this interval").edge_interval(name, level)
         return found
 
-    def quantile_of_coefficients(self, level: float, kind: str = "", groups: Any = None) -> float:
-        """How many standard errors an interval goes to either side: of a normal, or of a t with few degrees of freedom."""
-        from scipy.stats import norm, t
+    def widening(self, label: str) -> float:
+        """By how much standard errors of coefficients that differ by group are too small: maximum likelihood divides by groups."""
+        return float(np.sqrt(len(self.weight) / self.freedom[label])) if label in self.freedom else 1.0
 
-        dof = self.reference_dof(kind, groups) if kind else None
-        return float(norm.ppf(0.5 + level / 2) if dof is None else t.ppf(0.5 + level / 2, dof))
-
-    def reference_dof(self, kind: str = "information", groups: Any = None) -> float | None:
-        """Degrees of freedom of the t law that coefficients are held against: None is a normal."""
+    def reference_dof(self, kind: str = "information", groups: Any = None) -> np.ndarray:
+        """Degrees of freedom of the t laws that the estimates are held against, in the order of `labels`: infinite is a normal."""
+        found = np.full(len(self.labels), np.inf)
         if kind == "cluster":
-            return float(self._group_of_rows(groups).max())
-        return self.residual_dof
+            found[: len(self.terms)] = float(self._group_of_rows(groups).max())
+        elif self.freedom:
+            found[:] = [self.freedom.get(label, np.inf) for label in self.labels]
+        elif self.residual_dof is not None:
+            found[: len(self.terms)] = self.residual_dof
+        return found
 
     def profile_interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The values of an estimate at which the log likelihood, at its best over all else, is less than ½ χ² below its top."""
@@ -391,8 +402,8 @@ class Fit:
         covariance = np.nan_to_num(self.covariance(kind, groups), nan=0.0)
         if self.aliased is not None and restrictions[:, : len(self.terms)][:, self.aliased].any():
             raise ModelError(f"{shown} names terms that the columns do not determine. Drop a column, or set alpha.")
-        of_terms = bool(self.terms) and not restrictions[:, len(self.terms) :].any()
-        dof = self.reference_dof(kind, groups) if of_terms else None
+        involved = self.reference_dof(kind, groups)[restrictions.any(axis=0)]
+        dof = float(involved.min()) if np.isfinite(involved).all() else None
         return wald(shown, restrictions @ self.estimates - right, restrictions @ covariance @ restrictions.T, dof)
 
     def test_terms(self, kind: str = "information", groups: Any = None) -> pd.DataFrame:
@@ -406,7 +417,7 @@ class Fit:
                 continue
             found = self.test(np.eye(len(self.labels))[columns], kind, groups)
             lines[term] = [found.statistic, found.df, found.pvalue]
-        name = "chi2" if self.reference_dof(kind, groups) is None else "F"
+        name = "F" if np.isfinite(self.reference_dof(kind, groups)).any() else "chi2"
         return pd.DataFrame.from_dict(lines, orient="index", columns=[name, "df", "p"]).rename_axis("term")
 
     @property
@@ -432,10 +443,10 @@ class Fit:
     def pvalues(self) -> pd.Series:
         """Two-sided p-values of each being 0: by Student's t for linear models, else by the normal law."""
         import pandas as pd
-        from scipy.stats import norm, t
+        from scipy.stats import t
 
-        away, dof = np.abs(self.tvalues), self.residual_dof
-        return pd.Series(2.0 * (norm.sf(away) if dof is None else t.sf(away, dof)), index=away.index)
+        away = np.abs(self.tvalues)
+        return pd.Series(2.0 * t.sf(away, self.reference_dof()[: len(away)]), index=away.index)
 
     def conf_int(self, alpha: float = 0.05) -> pd.DataFrame:
         """`confint` as statsmodels gives it: lower and upper ends in columns 0 and 1, for coverage 1 − `alpha`."""
@@ -491,13 +502,11 @@ class Fit:
             fdr: the share of rows on the list that may be there by chance; 0.05 unless told.
             level: instead of `fdr`, list every row whose tail probability is below this; or ``"row"``, ``"group"``.
 
-        Each row's two-sided tail probability under its own integrated predictive is compared with all others
-        (Benjamini & Hochberg 1995): among the rows returned, about a share `fdr` (0.05 unless told) is there by chance
-        if the fitted model holds for the rest. With `level` instead, each row is judged alone.
-
-        Regressions whose rows have precisions of their own (Student-t) judge by the *core*, a normal with the fitted
-        scale: under the heavy-tailed law itself hardly anything is surprising, which is what made the fit robust. With
-        wrong labels the rows are those that were flipped with probability 1 − `fdr` or more.
+        Among the rows returned, about a share `fdr` (0.05 unless told) belongs in truth: to the *core* law that most rows
+        follow. The core and a wide part for rows that strayed are fitted beside the law of this fit, from starts that
+        outliers do not move, and weighed by their evidence; see `judgement` for which law judged, and
+        :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its tail
+        probability in the core.
         """
         return self.row_labels.of(self.outlier_places(fdr, level))
 
@@ -508,11 +517,30 @@ class Fit:
                 raise ModelError(f'level takes a probability, "row" or "group"; got {level!r}.')
             if level == "row" and self.unit:
                 tails = self.need_source("outliers of rows").row_tails()
-                return stand_out(tails, -tails, fdr, None)
+                return by_tails(tails).listed(-tails, fdr)
             if level == "group" and not self.unit:
                 raise ModelError('this model has no groups; outliers(level="row") are its rows.')
             level = None
-        return stand_out(self.tail_probabilities, self.surprise, fdr, level, self.outlier_rule)
+        return self.judgement.listed(self.surprise, fdr, level)
+
+    @property
+    def outlier_probability(self) -> np.ndarray:
+        """For every row, the probability that it does not belong: that it comes from a wide part and not from the core."""
+        found = self.judgement.probability
+        if found is None:
+            raise ModelError(
+                "this model has no law for rows that do not belong, so there is no such probability by row. "
+                "outliers() judges its rows by their tail_probabilities."
+            )
+        return found
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Which law judged the rows, what it says of each, and how sure the choice of the law is."""
+        if "judgement" in self.saved:
+            return self.saved["judgement"]
+        found = None if self.source is None else self.source.judge()
+        return by_tails(self.tail_probabilities, self.outlier_rule) if found is None else found
 
     @cached_property
     def tail_probabilities(self) -> np.ndarray:
@@ -616,6 +644,10 @@ class Fit:
         fits = {self._kind: self, **{name: getattr(fit, "result_", fit) for name, fit in others.items()}}
         return view("plot_coefficients")(fits)
 
+    def plot_effects(self, fdr: float = 0.05) -> Any:
+        """Groups' effects in order, with 95 % posterior intervals; groups that do not belong are marked. Returns the figure."""
+        return view("plot_effects")(self, fdr)
+
     def plot_rows(self, fdr: float = 0.05) -> Any:
         """How improbable every row is, with the rows that do not belong marked. Returns the figure."""
         self._of_regressions("plot_rows")
@@ -643,6 +675,9 @@ class Fit:
             return view(own)(self, path)  # type: ignore[no-any-return]
         self._of_regressions("a report")
         self.need_source("a report")
+        if self.unit:
+            view("group_report")(self, path, title=title)
+            return None
         view("report")(self, path, title=title, data=data)
         return None
 

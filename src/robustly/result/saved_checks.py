@@ -104,7 +104,7 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
     )
 
 
-def check_row_labels(kept: object, rows: int) -> None:
+def check_row_labels(kept: Meta | None, rows: int) -> None:
     if kept is None:
         return
     need(isinstance(kept, dict) and {"labels", "kept", "dropped"} <= set(kept), "row_labels are not a table")
@@ -136,6 +136,9 @@ def check_grouped(meta: Meta, arrays: Arrays) -> None:
     text_in(meta, "approximation")
     need(isinstance(meta["intercept"], bool), "intercept is not true or false")
     need(type(meta["rows"]) is int and meta["rows"] >= groups, "rows are not as many as the groups")
+    freedom = meta.get("freedom", {})
+    need(isinstance(freedom, dict) and set(freedom) <= set(labels), "freedom is not about the labels")
+    need(all(isinstance(one, int | float) and one > 0 for one in freedom.values()), "freedom is not above 0")
     asked, effects = meta["asked"], meta["effects"]
     need(isinstance(asked, dict) and isinstance(asked["group_law"], str), "asked does not say what was asked")
     need(asked["local"] is None or isinstance(asked["local"], str), "local is not a name")
@@ -151,6 +154,8 @@ def check_grouped(meta: Meta, arrays: Arrays) -> None:
     array_in(arrays, "effects:psi", (None,))
     array_in(arrays, "effects:mean", (groups, size))
     array_in(arrays, "effects:covariance", (groups, size, size))
+    if "effects:precisions" in arrays:
+        array_in(arrays, "effects:precisions", (groups, 2), least=0.0)
 
 
 def check_estimator(meta: Meta, arrays: Arrays) -> None:

@@ -53,7 +53,27 @@ def check_estimates(meta: Meta, arrays: Arrays) -> int:
     if "tail_probabilities" in arrays:
         tails = array_in(arrays, "tail_probabilities", (rows,), least=0.0)
         need((tails <= 1 + 1e-9).all(), "tail_probabilities are above one")
+    if "judgement" in meta:
+        check_judgement(meta["judgement"], arrays, rows)
     return rows
+
+
+def check_judgement(told: Any, arrays: Arrays, rows: int) -> None:
+    """Which law judged the rows, and what it says of each."""
+    need(isinstance(told, dict), "judgement is not a table")
+    text_in(told, "law")
+    text_in(told, "doubt")
+    share, weights = told.get("share"), told.get("weights")
+    need(isinstance(share, int | float) and 0 <= share < 1, "the share of strayed rows is not between 0 and 1")
+    need(
+        isinstance(weights, dict) and all(isinstance(value, int | float) for value in weights.values()),
+        "the weights of the laws are not numbers",
+    )
+    judged = [name for name in ("judged_probability", "judged_tail") if name in arrays]
+    need(judged, "neither probabilities nor tails by row are there")
+    for name in judged:
+        part = array_in(arrays, name, (rows,), least=0.0)
+        need((part <= 1 + 1e-9).all(), f"{name} is above one")
 
 
 def check_telling(meta: Meta) -> None:

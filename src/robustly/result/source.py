@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from robustly.fit.draws import Draws
     from robustly.result.hypotheses import TestResult
     from robustly.result.laws import ByRow
+    from robustly.result.outliers import Judgement
 
 REGRESSIONS = "regressions (rb.glm and its estimators)"
 MIXED_MODELS = 'regressions with groups (rb.glm("y ~ x + (1 | g)"))'
@@ -81,6 +82,10 @@ class Source(ABC):
     @abstractmethod
     def tail_probabilities(self) -> np.ndarray:
         """How probable a value at least as far out is, by row."""
+
+    def judge(self) -> Judgement | None:
+        """What is believed of rows that may not belong; None where the model has no law for them."""
+        return None
 
     @abstractmethod
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
@@ -152,7 +157,7 @@ class Source(ABC):
         """By how much each row is shifted."""
         refuse_other_models("shifts", REGRESSIONS)
 
-    def variance_components(self, level: float) -> pd.DataFrame:
+    def variance_components(self, level: float, restricted: bool = True) -> pd.DataFrame:
         """Standard deviations of groups' effects with profile intervals."""
         refuse_other_models("variance_components", MIXED_MODELS)
 

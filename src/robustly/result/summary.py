@@ -56,13 +56,15 @@ def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summar
     intervals = fit.confint(0.95, kind, groups)
     columns = {"estimate": fit.estimates, "std. error": error}
     if fit.terms:
-        from scipy import stats
+        from scipy.stats import t
 
         dof = fit.reference_dof(kind, groups)
-        law = stats.norm if dof is None else stats.t(dof)
         with np.errstate(divide="ignore", invalid="ignore"):
             z = np.where(np.arange(len(error)) < len(fit.terms), fit.estimates / error, np.nan)
-        columns |= {"z" if dof is None else "t": z, "p": 2.0 * law.sf(np.abs(z))}
+        if np.isfinite(dof).any() and np.unique(dof[: len(fit.terms)]).size > 1:
+            columns["dof"] = dof
+        z = z / [fit.widening(label) for label in fit.labels]
+        columns |= {"t" if np.isfinite(dof).any() else "z": z, "p": 2.0 * t.sf(np.abs(z), dof)}
     for place, name in enumerate(("2.5 %", "97.5 %")):
         columns[name] = np.array([intervals[label][place] for label in fit.labels])
     frame = pd.DataFrame(columns, index=pd.Index(fit.labels, name="term" if fit.terms else "parameter"))

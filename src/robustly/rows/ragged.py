@@ -59,7 +59,7 @@ class RaggedRows(Rows):
 
         def run(number: int) -> tuple[Sums, ByUnit, Any]:
             place = self.places[number]
-            data = tuple(_cut(column, place) for column in self.data)
+            data = tuple(_cut_chunk(column, place) for column in self.data)
             return chunk_pass(theta, data, self.weight[place], None if before is None else before[number])
 
         by_unit: dict[str, list[Any]] = {}
@@ -95,7 +95,7 @@ class RaggedRows(Rows):
         return replace(self, weight=weight, _states=WeakKeyDictionary(self._states))
 
 
-def _cut(column: Any, place: slice) -> Any:
+def _cut_chunk(column: Any, place: slice) -> Any:
     """Some rows of an array or a CSR table, without copying them."""
     if not sparse.issparse(column):
         return column[place]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,14 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
+from robustly._runtime.estimator import with_parameters
 from robustly._runtime.threads import on_one_thread
 from robustly.approx.t_rows import log_tails
 from robustly.errors import ConvergenceWarning, ModelError, NotFittedError, PersistError
 from robustly.fit.t_components import Components
 from robustly.model import scale_matrices
 from robustly.result import persist
-from robustly.result.two_part import TwoPart, fit_two_part
+from robustly.result.strayed_rows import StrayedRows, fit_strayed_rows
 from robustly.series import emissions, recursions
 from robustly.series.baumwelch import HMMRun, run_baum_welch
 from robustly.series.hmm_settings import check_hmm_settings, read_rows, start_chain
@@ -27,6 +29,7 @@ ROUNDS = 2
 FITTED = ("startprob_", "transmat_", "means_", "covariances_", "dofs_")
 
 
+@with_parameters
 class RobustGaussianHMM(BaseEstimator):
     r"""A hidden Markov model that outliers do not pull apart: every state has a multivariate t law.
 
@@ -80,32 +83,17 @@ class RobustGaussianHMM(BaseEstimator):
     Wang & Blei 2018, A general method for robust Bayesian modeling.
     """
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        covariance_type: str = "full",
-        *,
-        dof: str | float = "fit",
-        tied_dof: bool = True,
-        tol: float = 1e-6,
-        reg_covar: float | None = None,
-        max_iter: int = 500,
-        n_init: int = 1,
-        init_params: str = "stmc",
-        params: str = "stmc",
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.dof = dof
-        self.tied_dof = tied_dof
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.params = params
-        self.random_state = random_state
+    n_components: int = field(default=1, kw_only=False)
+    covariance_type: str = field(default="full", kw_only=False)
+    dof: str | float = "fit"
+    tied_dof: bool = True
+    tol: float = 1e-6
+    reg_covar: float | None = None
+    max_iter: int = 500
+    n_init: int = 1
+    init_params: str = "stmc"
+    params: str = "stmc"
+    random_state: Any = None
 
     @on_one_thread
     def fit(self, X: Any, lengths: Any = None) -> RobustGaussianHMM:
@@ -179,7 +167,7 @@ class RobustGaussianHMM(BaseEstimator):
         """Rows that do not belong to their state, surest first: of the fitted rows, or of `X`.
 
         The states' laws are given a second, *two-part* form, a normal core and a rare wide part, and the probability that a row
-        does not belong is that of the wide part (`outlier_probabilities_`; see :mod:`robustly.result.two_part`). The list
+        does not belong is that of the wide part (`outlier_probabilities_`; see :mod:`robustly.result.strayed_rows`). The list
         holds an expected share of at most `fdr` (0.05 unless told) rows of the core, as tail probabilities under the core tell;
         with `level`, all rows with a smaller tail probability. Where t laws describe the rows better than two parts do, the states
         have heavy tails, and tails are those of the t laws. Rows without any value are never listed.
@@ -187,14 +175,14 @@ class RobustGaussianHMM(BaseEstimator):
         self._check_fitted()
         if fdr is not None and level is not None:
             raise ModelError("outliers takes fdr= or level=, not both.")
-        law = TwoPart(self.core_spread_, **self.wide_)
+        law = StrayedRows(self.core_spread_, **self.wide_)
         if X is None:
             return law.listed(self.tail_probabilities_, self.outlier_probabilities_, fdr, level)
         return law.listed(*self._judge_rows(*read_rows(X, lengths, self.n_features_in_), law), fdr, level)
 
     @on_one_thread
     def _judge_rows(
-        self, rows: np.ndarray, ends: np.ndarray, law: TwoPart | None = None
+        self, rows: np.ndarray, ends: np.ndarray, law: StrayedRows | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Tail probability, and the probability of not belonging, by row.
 
@@ -207,7 +195,7 @@ class RobustGaussianHMM(BaseEstimator):
         base = density - heavy
         share = self._smooth(density, ends)[1]
         for _ in range(ROUNDS if law is None else 0):
-            found = fit_two_part(distance, known, share, heavy)
+            found = fit_strayed_rows(distance, known, share, heavy)
             if not found.is_better:
                 break
             # A row far from its neighbours' state is an outlier, or a visit of another state: the two-part law weighs them.

@@ -16,11 +16,14 @@ from robustly.series.disturbances import Disturbances, free_steps, read_start
 from robustly.series.meanfield import LARGEST_DOF
 from robustly.series.result import FittedSeries, series_fit
 from robustly.series.source import StateSpaceSource, components_of
+from robustly.series.space import Best, Space
 
 METHODS = ("sampled", "leave-one-out", "bound", "em")
 # More degrees of freedom than this are the normal.
 NEARLY_NORMAL = 0.6 * LARGEST_DOF
 DRAWS = 200
+# Beyond this shape of their tail, weights do not tell their own error (Vehtari et al. 2024).
+MOST_SHAPE = 0.7
 HOW = {
     "sampled": "importance sampling of the precisions",
     "leave-one-out": "leaving one step out at a time",
@@ -84,7 +87,7 @@ class LocalizedSeries:
         plain, likelihood = search.gaussian(model, read_start(model.model, start))
         held = dict(self.held)
         while True:
-            space = search.Space(model, held)
+            space = Space(model, held)
             best = self._search(space, plain, likelihood, method, draws, seed, max_steps, rtol)
             dofs = space.split(best.vector)[1]
             light = [s for s in space.fitted if dofs[s] >= NEARLY_NORMAL]
@@ -95,8 +98,8 @@ class LocalizedSeries:
         warn_unless_converged(fit.outcome)
         return fit
 
-    def _search(self, space: search.Space, plain: np.ndarray, likelihood: float, method: str, draws: int, seed: int,
-                max_steps: int, rtol: float) -> search.Best:  # fmt: skip
+    def _search(self, space: Space, plain: np.ndarray, likelihood: float, method: str, draws: int, seed: int,
+                max_steps: int, rtol: float) -> Best:  # fmt: skip
         if all(np.isinf(space.held.get(s, 1.0)) for s in range(len(self.disturbances.sites))):
             return search.at_gaussian(space, plain, likelihood)
         if method in ("bound", "em"):
@@ -108,9 +111,7 @@ class LocalizedSeries:
         return search.by_sampling(space, best, draws, seed) if method == "sampled" else best
 
 
-def _result(
-    space: search.Space, best: search.Best, plain: np.ndarray, likelihood: float, seed: int, limit: list[int]
-) -> Fit:
+def _result(space: Space, best: Best, plain: np.ndarray, likelihood: float, seed: int, limit: list[int]) -> Fit:
     model = space.model
     params, dofs = space.split(best.vector)
     labels, scales = _parameter_labels(space)
@@ -126,7 +127,11 @@ def _result(
         sites=[site.name for site in model.sites],
         break_sites=[site.is_break for site in model.sites],
         held={model.sites[s].name: value for s, value in space.held.items()},
-        log_likelihood_error=sampled.error if sampled else 0.0 if best.kind in ("bound", "gaussian") else float("nan"),
+        log_likelihood_error=float(np.hypot(sampled.error, best.lost))
+        if sampled
+        else 0.0
+        if best.kind in ("bound", "gaussian")
+        else float("nan"),
         effective_draws=sampled.effective if sampled else 0.0,
         bound=found.bound,
         classical_log_likelihood=likelihood,
@@ -160,7 +165,7 @@ def _result(
     )
 
 
-def _parameter_labels(space: search.Space) -> tuple[list[str], list[str]]:
+def _parameter_labels(space: Space) -> tuple[list[str], list[str]]:
     model = space.model
     labels = [f"{model.sites[s].name}.dof" for s in space.fitted]
     own = {site.parameter: site.name for site in model.sites}
@@ -171,7 +176,7 @@ def _parameter_labels(space: search.Space) -> tuple[list[str], list[str]]:
     return labels, scales
 
 
-def natural(space: search.Space, vector: np.ndarray) -> np.ndarray:
+def natural(space: Space, vector: np.ndarray) -> np.ndarray:
     """Fitted degrees of freedom, then the model's parameters, with standard deviations for localized variances."""
     params, dofs = space.split(vector)
     values = params.copy()
@@ -180,7 +185,7 @@ def natural(space: search.Space, vector: np.ndarray) -> np.ndarray:
     return np.concatenate([dofs[space.fitted], values])
 
 
-def _natural_slopes(space: search.Space, vector: np.ndarray, step: float = 1e-5) -> np.ndarray:
+def _natural_slopes(space: Space, vector: np.ndarray, step: float = 1e-5) -> np.ndarray:
     shifts = step * np.eye(len(vector))
     return np.stack(
         [(natural(space, vector + one) - natural(space, vector - one)) / (2 * step) for one in shifts], axis=1
@@ -188,7 +193,7 @@ def _natural_slopes(space: search.Space, vector: np.ndarray, step: float = 1e-5)
 
 
 def _told_search(
-    model: Disturbances, best: search.Best, dofs: np.ndarray, likelihood: float, limit: list[int]
+    model: Disturbances, best: Best, dofs: np.ndarray, likelihood: float, limit: list[int]
 ) -> tuple[Outcome, list[str]]:
     outcome, notes = best.outcome, []
     if limit:
@@ -202,6 +207,11 @@ def _told_search(
         notes.append(
             f"fewer than 20 importance draws would count here ({best.effective:.1f} did), so the log likelihood is the "
             "leave-one-out approximation; its error is not known."
+        )
+    if best.sampled is not None and best.sampled.tail_shape > MOST_SHAPE:
+        notes.append(
+            f"a few importance draws carry the log likelihood (Pareto k {best.sampled.tail_shape:.2f}): its error may be larger than "
+            "told. Compare seeds, or take more draws."
         )
     if best.kind == "bound":
         notes.append("the log likelihood is a lower bound; it favours light tails.")

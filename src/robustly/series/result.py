@@ -17,7 +17,7 @@ from robustly.errors import DataError, FitError, ModelError, did_you_mean, names
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
 from robustly.result.laws import ByRow
-from robustly.result.outliers import MEAN, stand_out
+from robustly.result.outliers import POSTERIOR, stand_out
 from robustly.result.saved import fields_of
 from robustly.result.source import Source, refuse_other_models
 from robustly.series.marks import Marks, apart, near
@@ -129,7 +129,7 @@ class FittedSeries:
 
     def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
         """As :meth:`robustly.Fit.outliers`: steps whose values are additive outliers, most probable first."""
-        return _chosen(self.outlier_probability, fdr, level)
+        return _steps_listed(self.outlier_probability, fdr, level)
 
     def breaks(self, fdr: float | None = None, level: float | None = None, *, within: int = 0) -> np.ndarray:
         """Steps at which a component jumps (the first value after the jump), most probable first; as :meth:`outliers`.
@@ -141,9 +141,9 @@ class FittedSeries:
         if within < 0:
             raise ModelError(f"within is a number of steps, 0 or more; got {within}.")
         if within == 0:
-            return _chosen(self.break_probability, fdr, level)
+            return _steps_listed(self.break_probability, fdr, level)
         order = apart(np.argsort(-self.break_probability, kind="stable"), within)
-        return order[_chosen(self.break_probability_within(within)[order], fdr, level)]
+        return order[_steps_listed(self.break_probability_within(within)[order], fdr, level)]
 
     def break_probability_within(self, steps: int) -> np.ndarray:
         """For every step, how probable it is that some component jumps at most so many steps from it, (T,)."""
@@ -211,10 +211,10 @@ class FittedSeries:
         return meta, arrays
 
 
-def _chosen(probability: np.ndarray, fdr: float | None, level: float | None) -> np.ndarray:
+def _steps_listed(probability: np.ndarray, fdr: float | None, level: float | None) -> np.ndarray:
     if fdr is not None and level is not None:
         raise ModelError("give fdr= or level=, not both.")
-    return stand_out(1.0 - probability, probability, fdr, level, MEAN)
+    return stand_out(1.0 - probability, probability, fdr, level, POSTERIOR)
 
 
 class SeriesSource(Source):
@@ -270,7 +270,7 @@ def series_fit(model: FittedSeries, **fields: Any) -> Fit:
         vector_labels=[*order, *(label for label in fields["labels"] if label not in order)],
         derived={name: getattr(model, name) for name in TOLD},
         told={"localized": names(sites)},
-        outlier_rule=MEAN,
+        outlier_rule=POSTERIOR,
         summed_evidence=fields["objective"],
         **fields,
     )

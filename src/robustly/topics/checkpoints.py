@@ -17,8 +17,8 @@ import numpy as np
 
 from robustly.errors import PersistError
 from robustly.result import persist
-from robustly.topics.fitting import DrawnSums, TopicsRun
-from robustly.topics.shared import TOPIC_ARRAYS, Topics
+from robustly.topics.fitting import TopicsRun
+from robustly.topics.shared import TOPIC_ARRAYS, DrawnSums, Topics
 
 KIND = "topics checkpoint"
 # Seconds between two writes; a file of the state is some tens of bytes a token.

@@ -20,7 +20,7 @@ from robustly.errors import DataError
 from robustly.result.persist import atomic
 from robustly.topics.corpus import Corpus, check_counts
 from robustly.topics.fitted import FittedTopics
-from robustly.topics.overlap import overlaps
+from robustly.topics.reading import overlaps
 from robustly.topics.summary import plain_text
 from robustly.topics.texts import WORD
 

@@ -13,11 +13,12 @@ import numpy as np
 import pandas as pd
 
 from robustly.fit.newton import maximize
+from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
 from robustly.fit.search import search
 from robustly.glm.grouped.moments import Entered
-from robustly.glm.grouped.problem import GroupDesign, GroupedRegression
+from robustly.glm.grouped.problem import GroupDesign, GroupedRegression, grouped_regression
 
 RESIDUAL = "Residual"
 PROFILE_STOP = Stop(1e-7, 60)
@@ -26,8 +27,12 @@ CLOSE = 1e-3
 MOST_TRIES = 25
 
 
-def variance_components(found: Found, level: float = 0.95) -> pd.DataFrame:
-    """Standard deviations of effects and noise, with profile intervals, correlations, and likelihood-ratio tests."""
+def variance_components(found: Found, level: float = 0.95, restricted: bool = True) -> pd.DataFrame:
+    """Standard deviations of effects and noise, with profile intervals, correlations, and likelihood-ratio tests.
+
+    `restricted` takes what coefficients leave open into the profile: minus half the log determinant of their information, which
+    of normal responses is restricted likelihood (Cox & Reid 1987). Without it the profile is that of the likelihood, as lme4's.
+    """
     problem = found.problem
     assert isinstance(problem, GroupedRegression)
     given, at = problem.given, problem.at(found.vector)
@@ -35,9 +40,11 @@ def variance_components(found: Found, level: float = 0.95) -> pd.DataFrame:
     square = factor @ factor.T
     scale = np.sqrt(np.diag(square))
     widened = problem.plan.effects.sd_factor(at.psi)
-    lines = []
+    lines: list[tuple[tuple[str, str], dict[str, float]]] = []
+    if not problem.plan.effects.has_scale:
+        return _of_law(found, level)
     for term, name in enumerate(given.terms):
-        low, high = profile_of_term(found, term, level)
+        low, high = profile_of_term(found, term, level, restricted)
         line = {"sd": scale[term] * widened if scale[term] > 0 else 0.0, "scale": scale[term], "low": low, "high": high}
         line["p"] = ratio_test(found, term)
         for other in range(term):
@@ -46,14 +53,35 @@ def variance_components(found: Found, level: float = 0.95) -> pd.DataFrame:
         lines.append(((given.grouping.name, name), line))
     if "scale" in problem.plan.law.names:
         value = float(np.exp(at.phi[problem.plan.law.names.index("scale")]))
-        low, high = profile_of_scale(found, level) if "scale" not in problem.plan.held else (value, value)
+        low, high = profile_of_scale(found, level, restricted) if "scale" not in problem.plan.held else (value, value)
         lines.append(((RESIDUAL, ""), {"sd": value, "scale": value, "low": low, "high": high, "p": np.nan}))
     index = pd.MultiIndex.from_tuples([key for key, _ in lines], names=["group", "term"])
     frame = pd.DataFrame([line for _, line in lines], index=index)
     return frame.drop(columns="scale") if widened == 1.0 else frame
 
 
-def profile_of_term(found: Found, term: int, level: float) -> tuple[float, float]:
+def _of_law(found: Found, level: float) -> pd.DataFrame:
+    """Of effects whose law has no scale but numbers that say how far they are spread: an interval from the information."""
+    from scipy.stats import chi2, norm
+
+    problem = found.problem
+    assert isinstance(problem, GroupedRegression)
+    psi, law = problem.at(found.vector).psi, problem.plan.effects
+    half = float(norm.ppf(0.5 + level / 2)) * float(np.sqrt(np.linalg.pinv(-found.optimum.curve)[-1, -1]))
+    low, sd, high = (law.sd_factor(psi + away) for away in (half, 0.0, -half))
+    ratio = max(2.0 * (found.value - problem.no_effects.value), 0.0)
+    line = {
+        "sd": sd,
+        law.names[0]: float(np.exp(psi[0])),
+        "low": low,
+        "high": high,
+        "p": 0.5 * float(chi2.sf(ratio, 1)),
+    }
+    index = pd.MultiIndex.from_tuples([(problem.given.grouping.name, problem.given.terms[0])], names=["group", "term"])
+    return pd.DataFrame([line], index=index)
+
+
+def profile_of_term(found: Found, term: int, level: float, restricted: bool = True) -> tuple[float, float]:
     """The scales of an effect that the likelihood does not rule out."""
     problem = found.problem
     assert isinstance(problem, GroupedRegression)
@@ -68,19 +96,39 @@ def profile_of_term(found: Found, term: int, level: float) -> tuple[float, float
         fixed = {(0, 0): scale}
         if scale == 0.0:
             fixed |= {entry: 0.0 for entry in turned.entries if entry[1] == 0}
-        held = GroupedRegression(turned, problem.plan, rows=turned.rows, fixed=fixed)
+        held = grouped_regression(turned, problem.plan, rows=turned.rows, fixed=fixed)
         optimum = maximize(held, held.joined(last[0]), PROFILE_STOP)
         if scale > 0:
             last[0] = held.at(optimum.vector)
-        return optimum.value
+        return adjusted(optimum, held, restricted)
 
     unit = given.sizes[term]
     error = _standard_error(found, term)
-    low, high = profile_interval(value_at, found.value, best, error, level)
+    best, top = _top(value_at, best, error) if restricted else (best, found.value)
+    low, high = interval_of_scale(value_at, top, best, error, level)
     return low / unit, high / unit
 
 
-def profile_of_scale(found: Found, level: float) -> tuple[float, float]:
+def adjusted(optimum: Optimum, problem: GroupedRegression, restricted: bool) -> float:
+    """The profile at an optimum; restricted, less half the log determinant of the coefficients' information."""
+    if not restricted:
+        return optimum.value
+    size = problem.design.size
+    sign, log_det = np.linalg.slogdet(-optimum.curve[:size, :size])
+    return optimum.value - 0.5 * log_det if sign > 0 else -np.inf
+
+
+def _top(value_at: Callable[[float], float], best: float, error: float) -> tuple[float, float]:
+    """Where a restricted profile is highest, not far above the best scale of the likelihood."""
+    from scipy.optimize import minimize_scalar
+
+    ends = max(best - error, 0.0), best + 2.0 * error
+    found = minimize_scalar(lambda s: -value_at(s), bounds=ends, method="bounded", options={"xatol": 0.02 * error})
+    at_zero = value_at(0.0) if ends[0] == 0.0 else -np.inf
+    return (0.0, at_zero) if at_zero >= -found.fun else (float(found.x), -float(found.fun))
+
+
+def profile_of_scale(found: Found, level: float, restricted: bool = True) -> tuple[float, float]:
     """The same of the noise."""
     problem = found.problem
     assert isinstance(problem, GroupedRegression)
@@ -92,15 +140,16 @@ def profile_of_scale(found: Found, level: float) -> tuple[float, float]:
         if scale == 0.0:
             return -np.inf
         plan = replace(problem.plan, held={**problem.plan.held, "scale": scale})
-        held = GroupedRegression(problem.given, plan, problem.entries, problem.rows, problem.fixed)
-        return maximize(held, held.joined(at), PROFILE_STOP).value
+        held = grouped_regression(problem.given, plan, problem.entries, problem.rows, problem.fixed)
+        return adjusted(maximize(held, held.joined(at), PROFILE_STOP), held, restricted)
 
     entry = problem.design.size + problem.free.index(place)
     error = best * float(np.sqrt(np.linalg.pinv(-found.optimum.curve)[entry, entry]))
-    return profile_interval(value_at, found.value, best, error, level)
+    best, top = _top(value_at, best, error) if restricted else (best, found.value)
+    return interval_of_scale(value_at, top, best, error, level)
 
 
-def profile_interval(
+def interval_of_scale(
     value_at: Callable[[float], float], top: float, best: float, error: float, level: float
 ) -> tuple[float, float]:
     """Where twice the loss of log likelihood reaches the chi-square's quantile, on either side of the best scale."""
@@ -155,11 +204,13 @@ def ratio_test(found: Found, term: int) -> float:
     if np.all(problem.at(found.vector).factor[term] == 0.0):
         return 1.0
     if len(given.terms) == 1:
-        without = problem.no_effects.value
+        bare = problem.without([0])
+        at = problem.at(found.vector)
+        without = maximize(bare, bare.joined(at), problem.plan.stop).value
     else:
         order = [i for i in range(len(given.terms)) if i != term]
         plan = problem.plan
-        without = search(GroupedRegression(_reordered(given, order), plan), plan.stop).value
+        without = search(grouped_regression(_reordered(given, order), plan), plan.stop).value
     ratio = max(2.0 * (found.value - without), 0.0)
     correlations = sum(1 for a, b in given.entries if a != b and term in (a, b))
     upper = chi2.sf(ratio, correlations + 1)

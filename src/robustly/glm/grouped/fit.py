@@ -9,15 +9,17 @@ import numpy as np
 from robustly.errors import ModelError, names
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.search import search
-from robustly.glm.families import Family, Normal
+from robustly.glm.families import Family, Normal, Poisson
 from robustly.glm.grouped.design import MOST_EFFECTS, EffectColumns
 from robustly.glm.grouped.effects import effect_law
-from robustly.glm.grouped.problem import GroupDesign, GroupedRegression, GroupPlan
+from robustly.glm.grouped.problem import GroupDesign, GroupPlan, grouped_regression
 from robustly.glm.grouped.result import grouped_fit
 from robustly.glm.local import LocalChoice, law_of
 from robustly.result.fit import Fit
 
 OPTIONS = ("local", "group_law", "group_dof", "dof", "tol", "max_iter")
+# Laws of effects with closed forms for normal responses.
+CLOSED = ("normal", "precision")
 
 
 def fit_grouped(
@@ -39,8 +41,11 @@ def fit_grouped(
     Args:
         local: what rows have of their own within their groups: nothing (``"auto"`` or None), ``"dispersion"`` of a normal
             response (Student-t errors), ``"label"`` of 0/1 responses.
-        group_law: how effects are spread: ``"normal"``, ``"student_t"`` or ``"laplace"``.
-        group_dof: degrees of freedom of Student-t effects; None fits them.
+        group_law: how effects are spread: ``"normal"``, ``"student_t"`` or ``"laplace"``; of Poisson counts also ``"gamma"``,
+            a factor of the group's rates; of a normal response also
+            ``"precision"``: every group has a precision of its own, of its effects and its noise, so that its rows together
+            have a multivariate Student t (Pinheiro, Liu & Wu 2001).
+        group_dof: degrees of freedom of Student-t effects or of groups' precisions; None fits them.
         dof: degrees of freedom of Student-t errors; None fits them.
     """
     if others:
@@ -61,12 +66,13 @@ def fit_grouped(
     laws = effect_law(group_law)
     held = _held(dof, "dof", law.names, 'local="dispersion" of a normal response')
     held |= {
-        f"group {name}": value for name, value in _held(group_dof, "dof", laws.names, 'group_law="student_t"').items()
+        f"group {name}": value
+        for name, value in _held(group_dof, "dof", laws.names, 'group_law="student_t" or "precision"').items()
     }
-    _refuse_too_many(given, group_law)
+    _refuse_too_many(given, family, chosen, group_law)
     _refuse_confounded(given, family)
     plan = GroupPlan(law, laws, held, Stop(tol, max_iter))
-    found = search(GroupedRegression(given, plan), plan.stop)
+    found = search(grouped_regression(given, plan), plan.stop)
     fit = grouped_fit(found, plan, chosen, group_law, (*given.design.notes, *notes), formula, effects)
     warn_unless_converged(fit.outcome)
     return fit
@@ -82,7 +88,19 @@ def _held(value: float | str | None, name: str, there: tuple[str, ...], who: str
     return {name: float(value)}
 
 
-def _refuse_too_many(given: GroupDesign, group_law: str) -> None:
+def _refuse_too_many(given: GroupDesign, family: Family, chosen: LocalChoice, group_law: str) -> None:
+    if isinstance(family, Normal) and chosen is None and group_law in CLOSED:
+        return
+    if group_law == "precision":
+        raise ModelError(
+            'group_law="precision" gives every group a precision of its own, which normal responses with classical rows have '
+            '(family="normal", local=None). Take group_law="student_t" here.'
+        )
+    if group_law == "gamma" and (not isinstance(family, Poisson) or given.terms != ("Intercept",)):
+        raise ModelError(
+            'group_law="gamma" multiplies the rates of Poisson counts by a factor a group: family="poisson" and (1 | '
+            f'{given.grouping.name}). Take group_law="normal" or "student_t" here.'
+        )
     most = MOST_EFFECTS if group_law == "normal" else 1
     if len(given.terms) > most:
         raise ModelError(

@@ -6,21 +6,22 @@ number with a distribution of its own, and the row's law is averaged over it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from robustly._runtime.keys import generator
 from robustly.approx import Exact
 from robustly.errors import DataError
-from robustly.glm.grouped.effects import EffectLaw
+from robustly.glm.families import Family, Normal
+from robustly.glm.grouped.effects import EffectLaw, NormalEffects
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.row_model import evidence_of
 from robustly.result.laws import RowLaw, invert_cdf
 
-POINTS = 41
 ROWS_AT_ONCE = 2048
 
 
@@ -35,9 +36,23 @@ class GroupEffects:
     law: EffectLaw
     psi: np.ndarray
     labels: list[Any]
-    mean: np.ndarray
-    """By group and term."""
-    covariance: np.ndarray
+    found: Callable[[], tuple[np.ndarray, np.ndarray]]
+    """Gives posterior means (groups, q) and covariances (groups, q, q), when they are asked for."""
+    precisions: np.ndarray | None = None
+    """Where groups have precisions of their own: degrees of freedom and expected relative precision, by group."""
+
+    @cached_property
+    def _found(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.found()
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Posterior means by group and term."""
+        return self._found[0]
+
+    @property
+    def covariance(self) -> np.ndarray:
+        return self._found[1]
 
     @property
     def scale_matrix(self) -> np.ndarray:
@@ -62,6 +77,69 @@ class GroupEffects:
         import pandas as pd
 
         return pd.Index(self.labels, dtype=object).get_indexer(pd.Index(np.asarray(labels, dtype=object), dtype=object))
+
+
+@dataclass(frozen=True, eq=False)
+class StudentRows(RowLaw):
+    """Rows of groups with precisions of their own: Student's t by row."""
+
+    centre: np.ndarray
+    scale: np.ndarray
+    dof: np.ndarray
+    family: ClassVar[Family] = Normal()
+
+    def __len__(self) -> int:
+        return len(self.centre)
+
+    @property
+    def _law(self) -> Any:
+        from scipy import stats
+
+        return stats.t(self.dof, self.centre, self.scale)
+
+    @property
+    def typical(self) -> np.ndarray:
+        """The same as the mean: the response is its predictor and a symmetric error."""
+        return self.centre
+
+    @property
+    def mean(self) -> np.ndarray:
+        return self.centre
+
+    @property
+    def sd(self) -> np.ndarray:
+        return np.where(self.dof > 2, self.scale * np.sqrt(self.dof / np.maximum(self.dof - 2.0, 1e-300)), np.inf)
+
+    def cdf(self, values: Any) -> np.ndarray:
+        return self._law.cdf(np.asarray(values, dtype=float))
+
+    def _quantile_at(self, level: float) -> np.ndarray:
+        return self._law.ppf(level)
+
+    def log_prob(self, y: Any) -> np.ndarray:  # type: ignore[override]
+        """Log density of observed responses, each row for itself."""
+        return self._law.logpdf(np.asarray(y, dtype=float))
+
+    def sample(self, num_samples: int = 1000, *, key: Any) -> np.ndarray:
+        """Draws of shape (num_samples, rows), each row for itself."""
+        return self._law.rvs((num_samples, len(self)), random_state=generator(key))
+
+
+def student_rows(
+    noise: float, effects: GroupEffects, m: np.ndarray, columns: np.ndarray, places: np.ndarray
+) -> StudentRows:
+    """Rows of known groups by their posteriors, of new groups by the fitted law."""
+    assert effects.precisions is not None
+    dof = float(np.exp(effects.psi[-1]))
+    known, at = places >= 0, np.where(places >= 0, places, 0)
+    freedom, precision = effects.precisions[at].T
+    spread = lambda matrices: np.einsum("na,nab,nb->n", columns, matrices, columns)
+    # Covariances are those of a Student t, and what is added to the noise is its scale.
+    inside = spread(effects.covariance[at]) * np.maximum(freedom - 2.0, 1e-3) / freedom
+    between = spread(np.broadcast_to(effects.scale_matrix, (len(m), *effects.scale_matrix.shape)))
+    square = np.where(known, noise**2 / precision + inside, noise**2 + between)
+    centre = m + np.where(known, np.einsum("nq,nq->n", columns, effects.mean[at]), 0.0)
+    return StudentRows(centre, np.sqrt(square), np.where(known, freedom, dof))
 
 
 class GroupPredictive(RowLaw):
@@ -91,6 +169,10 @@ class GroupPredictive(RowLaw):
         return len(self.centre)
 
     @property
+    def family(self) -> Family:
+        return self.fitted.family
+
+    @property
     def typical(self) -> np.ndarray:
         """Expected value with the group's effects at their centre: those of a known group, none of a new one."""
         return self.fitted.typical(self.centre, self.trials)
@@ -106,16 +188,7 @@ class GroupPredictive(RowLaw):
     @cached_property
     def _points(self) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
         """Standardised points with their shares: of known groups, whose posterior is taken as normal, and of new ones."""
-        t, weight = np.polynomial.hermite_e.hermegauss(POINTS)
-        known = t, weight / weight.sum()
-        law, psi = self.effects.law, self.effects.psi
-        if not law.has_two_centres:
-            return known, known
-        x, step = np.linspace(-1.0, 1.0, 8 * POINTS + 1, retstep=True)
-        far = float(np.arcsinh(law.furthest(psi)))  # type: ignore[attr-defined]
-        v = np.sinh(far * x)
-        share = np.exp(law.log_density(v[:, None], psi)[0]) * np.cosh(far * x) * far * step
-        return known, (v, share / share.sum())
+        return NormalEffects().spread_points(np.zeros(0)), self.effects.law.spread_points(self.effects.psi)
 
     def _averaged(self, of: Any) -> np.ndarray:
         """A quantity of rows at every point of their predictors, averaged; ``of(law at points, rows, points)``."""

@@ -19,8 +19,12 @@ from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit
 from robustly.fit.search import search
 from robustly.glm.edges import STATED_GAIN, fit_law
-from robustly.glm.grouped.effects import EffectLaw, NormalEffects
+from robustly.glm.families import Normal
+from robustly.glm.grouped.effects import EffectLaw, GammaEffects, NormalEffects, PrecisionEffects
+from robustly.glm.grouped.gamma import gamma_poisson
+from robustly.glm.grouped.linear import GroupSums, LinearGroups, group_sums
 from robustly.glm.grouped.moments import Entered, GroupKernel, read_groups
+from robustly.glm.grouped.sums import sums_by_group
 from robustly.glm.law import Law
 from robustly.glm.local import Classical
 from robustly.glm.regression import Plan, Regression
@@ -37,6 +41,8 @@ SMALL = 0.05
 AS_LIKELY = 1e-6
 # From here on a Student t is a normal.
 NEARLY_NORMAL = 300.0
+# Gamma factors with this shape are all one.
+NEARLY_ONE = 1e6
 START_DOF = 8.0
 # Where shared numbers begin that rows without groups do not tell.
 START_VALUES = {"dof": START_DOF, "flip": 0.02}
@@ -61,7 +67,7 @@ class GroupDesign:
     @cached_property
     def rows(self) -> GroupRows:
         design = self.design
-        data = (
+        data: tuple[np.ndarray, ...] = (
             design.directions(),
             *(
                 np.ascontiguousarray(np.broadcast_to(part, len(design)))
@@ -71,6 +77,36 @@ class GroupDesign:
             design.rows.weight,
         )
         return rows_in_groups(data, self.grouping, ("u", "offset", "y", "trials", "z", "weight"))
+
+    @cached_property
+    def sums(self) -> GroupSums:
+        """Of normal responses: products of columns added up within groups."""
+        return group_sums(self.rows)
+
+    @cached_property
+    def freedom(self) -> dict[str, float]:
+        """Degrees of freedom of coefficients that are told by differences between groups: as many as there are groups, less one.
+
+        A column tells of a group no more than effects do if within each group it is a combination of their columns.
+        """
+        rows, design, order = self.rows, self.design, self.grouping.order
+        if design.sparse:
+            return {}
+        plain = design.matrix[order]
+        columns = np.concatenate([np.ones((len(order), 1)), plain], axis=1) if design.intercept else plain
+        both = np.concatenate([columns, rows.data[4]], axis=1)
+        size = columns.shape[1]
+        sums = np.zeros((len(self.grouping), both.shape[1], both.shape[1]))
+        for place, data, _ in rows.chunks():
+            first = rows.starts[place.start]
+            part = both[first : first + len(data[2])]
+            sums[place] = sums_by_group(part, part, data[-1])
+        xz, zz = sums[:, :size, size:], sums[:, size:, size:]
+        told = np.einsum("gxa,gab,gxb->gx", xz, np.linalg.pinv(zz, rcond=1e-10, hermitian=True), xz)
+        whole = np.einsum("gxx->gx", sums[:, :size, :size])
+        between = np.all(whole - told <= 1e-9 * np.maximum(whole, 1e-300), axis=0)
+        left = max(1.0, len(self.grouping) - between.sum() / len(self.terms))
+        return {term: float(left) for term, one in zip(design.terms, between) if one}
 
 
 @dataclass(frozen=True)
@@ -212,12 +248,12 @@ class GroupedRegression(EvidenceProblem):
     # ------------------------------------------------------------------ what a search asks besides
 
     def on(self, rows: Rows) -> GroupedRegression:
-        return GroupedRegression(self.given, self.plan, self.entries, rows, self.fixed)
+        return grouped_regression(self.given, self.plan, self.entries, rows, self.fixed)
 
     def without(self, columns: Sequence[int]) -> GroupedRegression:
         """The same problem with columns of the factor held at zero."""
         kept = [(a, b) for a, b in self.entries if b not in columns]
-        return GroupedRegression(self.given, self.plan, kept, self.rows, self.fixed)
+        return grouped_regression(self.given, self.plan, kept, self.rows, self.fixed)
 
     @cached_property
     def no_effects(self) -> Found:
@@ -257,14 +293,16 @@ class GroupedRegression(EvidenceProblem):
         law = self.plan.law
         plain = [name for name in law.at_boundary if name not in self.plan.held]
         rows = (ClassicalRows(self),) if plain and begin is None else ()
+        if not self.plan.effects.has_scale:
+            return (NoEffects(self),)
         return (*rows, *tails, NoEffects(self)) if self.entries else (*rows, *tails)
 
     def watch(self) -> Watch | None:
         first, names = self.design.size, [self.plan.law.names[i] for i in self.free]
 
         def end(vector: np.ndarray, gain: float) -> Outcome | None:
-            if self.free_law and vector[-1] > np.log(NEARLY_NORMAL):
-                return Outcome("end", "group dof")
+            if self.free_law and vector[-1] > np.log(NEARLY_NORMAL if self.plan.effects.has_scale else NEARLY_ONE):
+                return Outcome("end", "group law")
             for value, name in zip(vector[first:], names):
                 if (name == "dof" and value > np.log(NEARLY_NORMAL)) or abs(value) > FURTHEST + 8.0 * (name == "scale"):
                     return Outcome("end", name)
@@ -279,7 +317,7 @@ class GroupedRegression(EvidenceProblem):
         at = self.at(found.vector)
         value = float(np.exp(at.phi[self.plan.law.names.index(name)]))
         plan = replace(self.plan, held={**self.plan.held, name: value})
-        held = GroupedRegression(self.given, plan, self.entries, self.rows, self.fixed)
+        held = grouped_regression(self.given, plan, self.entries, self.rows, self.fixed)
         return climb(held, held.joined(at)).with_outcome(
             "boundary",
             f"the dispersion ran to its limit and was held there ({name} = {value:.2g}): a simpler family does as well.",
@@ -293,6 +331,101 @@ class GroupedRegression(EvidenceProblem):
 
     def for_draws(self) -> tuple[ArrayRows, Entering]:
         raise ModelError("posterior draws of mixed models are made from their groups; see sample_posterior.")
+
+
+class LinearGroupedRegression(GroupedRegression):
+    """Groups of normal responses with normal effects, or with a precision of their own: nothing is integrated by points."""
+
+    cheaper = Effort.FULL
+
+    @property
+    def sums(self) -> GroupSums:
+        if self.rows is not self.given.rows:
+            assert isinstance(self.rows, GroupRows)
+            return self.__dict__.setdefault("_sums", group_sums(self.rows))
+        return self.given.sums
+
+    def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
+        if begin is not None or self.plan.effects.names:
+            return super().starts(begin)
+        sums = self.sums
+        square = sums.xx.sum(axis=0) + self.design.penalty + 1e-12 * np.eye(self.design.size)
+        u = np.linalg.solve(square, sums.xy.sum(axis=0))
+        left = max(float(sums.yy.sum() - u @ sums.xy.sum(axis=0)), 1e-300)
+        scale, dim = np.sqrt(left / sums.rows.sum()), len(self.given.terms)
+        held = {name: value for name, value in self.plan.held.items() if name == "scale"}
+        phi = (float(np.log(held.get("scale", 0.8 * scale))),)
+        return [self.joined(Entered(u, phi, 0.5 * scale / np.sqrt(dim) * np.eye(dim), self.held_law))]
+
+    def groups_at(self, vector: np.ndarray) -> LinearGroups:
+        """The groups' closed forms at a vector."""
+        return LinearGroups(self.sums, self.at(vector), self.entries, bool(self.plan.effects.names))
+
+    def look(self, vector: np.ndarray, effort: Effort = Effort.FULL) -> Look:
+        with np.errstate(all="ignore"):
+            try:
+                evidence, slope, curve = self.groups_at(vector).look()
+            except np.linalg.LinAlgError:
+                return Look(-np.inf, np.zeros(self.size), -np.eye(self.size))
+            self.by_unit, self.seen_at = {"evidence": evidence}, np.array(vector)
+            sums = {"value": evidence.sum(), "slope": slope.sum(axis=0), "curve": curve.sum(axis=0)}
+            return self._look(vector, sums)
+
+    @cached_property
+    def _base(self) -> float:
+        return 0.0
+
+    def evidence_at(self, vector: np.ndarray) -> np.ndarray:
+        return self.groups_at(vector).evidence
+
+
+class GammaPoissonRegression(GroupedRegression):
+    """Poisson counts whose rates have a gamma factor by group: closed forms of the groups' counts and rates."""
+
+    cheaper = Effort.FULL
+
+    def _chunk(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+        at, _ = theta
+        with np.errstate(all="ignore"):
+            evidence, slope, curve = gamma_poisson(at, read_groups(data))
+        return {"value": evidence.sum(), "slope": slope, "curve": curve}, {"evidence": evidence}, None
+
+    @cached_property
+    def base_by_group(self) -> np.ndarray:
+        rows = self.rows
+        assert isinstance(rows, GroupRows)
+        from scipy.special import gammaln
+
+        return np.add.reduceat(-gammaln(rows.data[2] + 1.0) * rows.data[5], rows.starts[:-1])
+
+    def evidence_at(self, vector: np.ndarray) -> np.ndarray:
+        if self.seen_at is None or not np.array_equal(self.seen_at, vector):
+            self.look(vector)
+        return self.by_unit["evidence"] + self.base_by_group
+
+    def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
+        if begin is not None and isinstance(begin.problem, GammaPoissonRegression):
+            return [begin.vector]
+        u = self.no_effects.problem.split(self.no_effects.vector)[0]  # type: ignore[attr-defined]
+        return [self.joined(Entered(u, (), np.ones((1, 1)), np.full(1, np.log(4.0))))]
+
+
+def grouped_regression(
+    given: GroupDesign,
+    plan: GroupPlan,
+    entries: Sequence[tuple[int, int]] | None = None,
+    rows: Any = None,
+    fixed: Mapping[tuple[int, int], float] | None = None,
+) -> GroupedRegression:
+    """The problem of fitting rows in groups: by closed forms where there are some, else by quadrature."""
+    closed = (
+        isinstance(plan.law, Classical)
+        and isinstance(plan.law.family, Normal)
+        and isinstance(plan.effects, NormalEffects | PrecisionEffects)
+    )
+    if isinstance(plan.effects, GammaEffects):
+        return GammaPoissonRegression(given, plan, (), rows, {(0, 0): float(given.sizes[0])})
+    return (LinearGroupedRegression if closed else GroupedRegression)(given, plan, entries, rows, fixed)
 
 
 class NoEffects(Limit):
@@ -311,6 +444,12 @@ class NoEffects(Limit):
         problem = best.problem
         assert isinstance(problem, GroupedRegression)
         at = problem.at(best.vector)
+        if not problem.plan.effects.has_scale:
+            if best.outcome.kind == "end":
+                plan = replace(problem.plan, effects=NormalEffects(), held={})
+                held = grouped_regression(problem.given, plan, (), problem.rows)
+                self.kept = Found(held, maximize(held, at.u, plan.stop))
+            return best.outcome.kind == "end"
         unit = float(np.exp(at.phi[problem.plan.law.names.index("scale")])) if _has_scale(problem.plan.law) else 1.0
         size = np.sqrt(np.square(at.factor).sum(axis=0))
         small = [b for b in sorted({b for _, b in problem.entries}) if size[b] < SMALL * unit]
@@ -346,7 +485,7 @@ class ClassicalRows(Limit):
     def found(self) -> Found:  # type: ignore[override]
         held = {name: value for name, value in self.problem.plan.held.items() if name.startswith("group ")}
         plan = replace(self.problem.plan, law=Classical(self.problem.plan.law.family), held=held)
-        return search(GroupedRegression(self.problem.given, plan, rows=self.problem.rows), plan.stop)
+        return search(grouped_regression(self.problem.given, plan, rows=self.problem.rows), plan.stop)
 
     def answers(self, best: Found) -> bool:
         return best.outcome.kind == "end" or self.found.value >= best.value - STATED_GAIN
@@ -365,7 +504,7 @@ class NormalTails(Limit):
     def found(self) -> Found:  # type: ignore[override]
         held = {name: value for name, value in self.problem.plan.held.items() if not name.startswith("group ")}
         plan = replace(self.problem.plan, effects=NormalEffects(), held=held)
-        return search(GroupedRegression(self.problem.given, plan, rows=self.problem.rows), plan.stop)
+        return search(grouped_regression(self.problem.given, plan, rows=self.problem.rows), plan.stop)
 
     def rules_out(self) -> bool:
         problem = self.found.problem

@@ -14,9 +14,10 @@ from robustly.glm.families import FAMILIES
 from robustly.glm.formula_frames import as_pandas
 from robustly.glm.formula_saved import formula_to_json
 from robustly.glm.grouped.design import EffectColumns
-from robustly.glm.grouped.predictive import GroupEffects, GroupPredictive
-from robustly.glm.grouped.problem import GroupedRegression, GroupPlan
-from robustly.glm.grouped.source import GroupSource, group_posteriors
+from robustly.glm.grouped.linear_source import LinearSource
+from robustly.glm.grouped.predictive import GroupEffects, GroupPredictive, StudentRows, student_rows
+from robustly.glm.grouped.problem import GroupedRegression, GroupPlan, LinearGroupedRegression
+from robustly.glm.grouped.source import GroupSource
 from robustly.glm.local import LocalChoice, law_asked
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import SHARED
@@ -45,12 +46,12 @@ class FittedMixed:
         """What can be read off the fit itself."""
         return {"fitted": self.fitted, "formula": self.formula, "by_formula": True, "effects": self.effects}
 
-    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GroupPredictive:
+    def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GroupPredictive | StudentRows:
         return self._predict(*args, **kwargs)
 
     def _predict(
         self, data: Any, *, groups: str = "auto", offset: Any = None, exposure: Any = None, trials: Any = None
-    ) -> GroupPredictive:
+    ) -> GroupPredictive | StudentRows:
         """New rows: a data frame. Rows of groups that were fitted have these groups' effects, others are of new groups.
 
         With ``groups="known"`` a group that was not fitted is refused; with ``groups="new"`` every row is of a new group.
@@ -78,6 +79,8 @@ class FittedMixed:
                     'groups="auto" to predict it as a new group.'
                 )
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
+        if self.effects.precisions is not None:
+            return student_rows(self.fitted.shared["scale"], self.effects, m, columns, places)
         return GroupPredictive(self.fitted, self.effects, m, columns, places, counted)
 
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -107,6 +110,7 @@ class FittedMixed:
             "effects:psi": effects.psi,
             "effects:mean": effects.mean,
             "effects:covariance": effects.covariance,
+            **({} if effects.precisions is None else {"effects:precisions": effects.precisions}),
         }
         return about, arrays
 
@@ -127,8 +131,10 @@ class FittedMixed:
             "asked": dict(self.asked),
             "hyperparameters": Hyperparameters({effects.name: about}),
             "shared": shared,
-            "derived": numbers if self.asked["group_law"] == "student_t" else _left_out(numbers, "group_dof"),
-            "scales": [scale_of(law, label, place < len(self.terms)) for place, label in enumerate(labels)],
+            "derived": numbers
+            if self.asked["group_law"] in ("student_t", "precision")
+            else _left_out(numbers, "group_dof"),
+            "scales": [interval_scale(law, label, place < len(self.terms)) for place, label in enumerate(labels)],
             "told": {
                 "family": repr(self.fitted.family),
                 "local": f'every group of "{effects.name}" has its own {", ".join(effects.terms)} ({effects.law.name} law){rows}',
@@ -147,7 +153,7 @@ def _left_out(numbers: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in numbers.items() if key != name}
 
 
-def scale_of(law: Any, label: str, is_term: bool) -> str:
+def interval_scale(law: Any, label: str, is_term: bool) -> str:
     """The scale on which an interval of a number is symmetric."""
     if is_term:
         return "real"
@@ -177,14 +183,13 @@ def grouped_fit(
     """A result from what a search found."""
     problem = found.problem
     assert isinstance(problem, GroupedRegression)
-    source = GroupSource(found, asked)
+    source = (LinearSource if isinstance(problem, LinearGroupedRegression) else GroupSource)(found, asked)
     design, law, at = problem.design, problem.plan.law, problem.at(found.vector)
     fitted = Fitted(law, np.asarray(at.phi), design.to_coefficients @ at.u, design.intercept)
-    mean, covariance = group_posteriors(problem, found.vector)
     given = problem.given
     effects = GroupEffects(
         given.grouping.name, given.terms, at.factor / given.sizes[:, None], problem.plan.effects, at.psi,
-        given.grouping.labels, mean, covariance,
+        given.grouping.labels, source.posteriors, source.precisions(),
     )  # fmt: skip
     numbers, slopes = source.components_and_slopes(found.vector)
     free = [law.names[i] for i in problem.free]
@@ -214,5 +219,6 @@ def grouped_fit(
         source=source,
         aliased=design.aliased,
         row_count=len(design),
+        freedom={} if not problem.entries and not problem.fixed else given.freedom,
         **model.fields(found.outcome.kind, labels),
     )

@@ -45,8 +45,8 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         effect_law(told["law"]),
         arrays["effects:psi"],
         list(told["labels"]),
-        arrays["effects:mean"],
-        arrays["effects:covariance"],
+        lambda: (arrays["effects:mean"], arrays["effects:covariance"]),
+        arrays.get("effects:precisions"),
     )
     columns = EffectColumns(tuple(told["groups"]), parts) if parts else None
     model = FittedMixed(

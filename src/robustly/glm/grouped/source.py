@@ -8,18 +8,23 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtr
 
 from robustly.errors import ModelError
 from robustly.fit.draws import Draws
 from robustly.fit.newton import maximize
+from robustly.fit.objective import Effort
+from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
 from robustly.glm.grouped.components import variance_components
+from robustly.glm.grouped.core_spread import core_estimates, find_core
 from robustly.glm.grouped.effects import NormalEffects
 from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups, read_groups
-from robustly.glm.grouped.problem import GroupedRegression, GroupPlan
+from robustly.glm.grouped.problem import GammaPoissonRegression, GroupedRegression, GroupPlan, grouped_regression
 from robustly.glm.predictive import Fitted, GLMPredictive
-from robustly.result.laws import LEVELS, RowPosterior
+from robustly.result.laws import LEVELS, RowPosterior, two_sided
 from robustly.result.source import Source
+from robustly.rows.groups import GroupRows
 
 # Groups that are left out one by one; of more, one Newton step and a parabola tell enough.
 LEFT_OUT = 400
@@ -41,6 +46,8 @@ class GroupSource(Source):
 
     def describe(self) -> str:
         """How effects are integrated."""
+        if isinstance(self.problem, GammaPoissonRegression):
+            return "closed form"
         if not self.problem.entries:
             return "closed form (no effects)"
         effects = self.problem.plan.effects
@@ -65,6 +72,23 @@ class GroupSource(Source):
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
         return np.stack([self.problem.evidence_at(vector) for vector in vectors])
 
+    def posteriors(self) -> tuple[np.ndarray, np.ndarray]:
+        """Means (groups, q) and covariances (groups, q, q) of the effects on their own scale."""
+        sizes = self.given.sizes
+
+        def moments(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
+            own = seen.v @ at.factor.T / sizes
+            mean = np.einsum("gk,gkq->gq", seen.share, own)
+            away = own - mean[:, None]
+            return {"mean": mean, "covariance": np.einsum("gk,gka,gkb->gab", seen.share, away, away)}
+
+        found = self.problem.by_group(moments, self.found.vector)
+        return found["mean"], found["covariance"]
+
+    def precisions(self) -> np.ndarray | None:
+        """Degrees of freedom and expected relative precision by group, where groups have precisions of their own."""
+        return None
+
     def posterior(self, site: str | None) -> RowPosterior:
         """Of every group's effects on their own scale."""
         sizes = self.given.sizes
@@ -83,7 +107,7 @@ class GroupSource(Source):
                     found[group, term] = np.interp(LEVELS, below[group, :, term], values[group, :, term])
             return {"mean": mean, "sd": sd, "quantile": found}
 
-        finer = GroupedRegression(
+        finer = grouped_regression(
             self.given, replace(self.problem.plan, finer=3), self.problem.entries, self.problem.rows, self.problem.fixed
         )
         found = finer.by_group(quantiles, self.found.vector)
@@ -92,7 +116,7 @@ class GroupSource(Source):
 
     def integration_error(self) -> float:
         """Change of the log likelihood with twice the points a dimension."""
-        finer = GroupedRegression(
+        finer = grouped_regression(
             self.given, replace(self.problem.plan, finer=2), self.problem.entries, self.problem.rows, self.problem.fixed
         )
         return abs(float(finer.evidence_at(self.found.vector).sum()) - self.found.log_likelihood)
@@ -103,18 +127,21 @@ class GroupSource(Source):
     # ------------------------------------------------------------------ groups and rows that do not belong
 
     def tail_probabilities(self) -> np.ndarray:
-        """How probable effects at least as far out as a group's are, judged by the normal core of their law.
+        """How probable effects at least as far out as a group's are, judged by a normal core that groups far out had no part in.
 
         Of the mode v of a group's standardised effects under normal effects and H, minus the curvature there, the mode varies
         between groups with covariance 1 − H⁻¹, so that its distance is a chi-square.
         """
         from scipy.stats import chi2
 
-        core = replace(self.problem.plan, effects=NormalEffects(), held={
+        if isinstance(self.problem, GammaPoissonRegression):
+            return self._count_tails()
+        plan = replace(self.problem.plan, effects=NormalEffects(), held={
             name: value for name, value in self.problem.plan.held.items() if not name.startswith("group ")
         })  # fmt: skip
-        problem = GroupedRegression(self.given, core, self.problem.entries, self.problem.rows, self.problem.fixed)
-        widened = np.sqrt(2.0) if self.problem.plan.effects.name == "laplace" else 1.0
+        problem = grouped_regression(self.given, plan, self.problem.entries, self.problem.rows, self.problem.fixed)
+        if not self.problem.entries:
+            return np.ones(len(self.given.grouping))
 
         def distance(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
             m = rows.offset + rows.directions @ at.u
@@ -126,14 +153,31 @@ class GroupSource(Source):
             square = np.where(told, turned**2 / np.where(told, values, 1.0), 0.0)
             return {"square": square.sum(axis=1), "freedom": told.sum(axis=1)}
 
-        at = self.at._replace(psi=np.zeros(0), factor=widened * self.at.factor)
-        found = problem.by_group(distance, problem.joined(at))
+        vector = core_vector(problem, problem.joined(self.at._replace(psi=np.zeros(0))))
+        found = problem.by_group(distance, vector)
         return np.where(found["freedom"] > 0, chi2.sf(found["square"], np.maximum(found["freedom"], 1)), 1.0)
+
+    def _count_tails(self) -> np.ndarray:
+        """Of groups of counts with a gamma factor: their sums are negative binomial."""
+        from scipy.stats import nbinom
+
+        rows, a = self.problem.rows, float(np.exp(self.at.psi[0]))
+        assert isinstance(rows, GroupRows)
+        part = read_groups((*rows.data, rows.starts))
+        mean = np.add.reduceat(part.counts * np.exp(part.offset + part.directions @ self.at.u), rows.starts[:-1])
+        counted = np.add.reduceat(part.counts * part.y, rows.starts[:-1])
+        law = nbinom(a, a / (a + mean))
+        return two_sided(law.cdf(counted), law.sf(counted - 1.0))
 
     def row_tails(self) -> np.ndarray:
         """How probable a response at least as far out is, by row, given the other rows of its group."""
         predictor, strictly, below = self._given_others
         law = self.problem.plan.law
+        if law.local == "dispersion":
+            # Heavy-tailed rows are judged by a normal core that rows far out had no part in.
+            away = (self.given.design.y - predictor) / self._fitted.shared["scale"]
+            core = find_core(lambda stretch: -np.log(stretch) - 0.5 * np.square(away / stretch))
+            return 2.0 * ndtr(-np.abs(away) / core.stretch)
         return law.tail_probabilities(self.given.design.y, predictor, self._fitted.shared, lambda: (strictly, below))
 
     def pit(self) -> tuple[np.ndarray, np.ndarray]:
@@ -176,7 +220,7 @@ class GroupSource(Source):
 
     def group_effects(self) -> pd.DataFrame:
         """Posterior means and standard deviations by group and term, rows, weights, tails."""
-        mean, covariance = group_posteriors(self.problem, self.found.vector)
+        mean, covariance = self.posteriors()
         sd = np.sqrt(np.maximum(np.einsum("gqq->gq", covariance), 0.0))
         terms = self.given.terms
         columns: dict[str, Any] = {"rows": self.given.grouping.sizes}
@@ -188,6 +232,8 @@ class GroupSource(Source):
     def group_weights(self) -> np.ndarray:
         """How strongly a group's effects are drawn to the centre, beside normal effects: minus the law's pull over v, expected."""
         law = self.problem.plan.effects
+        if not law.has_scale:
+            return np.ones(len(self.given.grouping))
 
         def weight(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
             pull = np.einsum("gkqq->gk", law.pull(seen.v, at.psi)[1]) / seen.v.shape[-1]
@@ -226,12 +272,14 @@ class GroupSource(Source):
         return np.stack([np.linalg.solve(curve - one, s) for one, s in zip(own, score)])
 
     def _curves(self) -> list[np.ndarray]:
-        kept, found = self.problem.kept, []
+        found, penalty = [], np.zeros_like(self.found.optimum.curve)
+        size = self.problem.design.size
+        penalty[:size, :size] = self.problem.design.penalty
         for group in range(len(self.given.grouping)):
-            data, _ = self.problem.rows.chunk_at(slice(group, group + 1))  # type: ignore[attr-defined]
-            with np.errstate(all="ignore"):
-                sums, _, _ = self.problem.kernel.look(self.at, read_groups(data), None, False)
-            found.append(sums["curve"][np.ix_(kept, kept)])
+            one = self.problem.on(self.problem.rows.take(slice(group, group + 1)))  # type: ignore[attr-defined]
+            curve = one.look(self.found.vector).curve
+            assert curve is not None
+            found.append(curve + penalty)
         return found
 
     def loo(self) -> np.ndarray:
@@ -242,11 +290,7 @@ class GroupSource(Source):
             return evidence + np.einsum("gp,gp->g", score, moves) - 0.5 * np.einsum("gp,gp->g", score, moves) ** 2
         found = np.empty(len(moves))
         for group, move in enumerate(moves):
-            data, _ = self.problem.rows.chunk_at(slice(group, group + 1))  # type: ignore[attr-defined]
-            at = self.problem.at(self.found.vector + np.clip(move, -5.0, 5.0))
-            with np.errstate(all="ignore"):
-                seen = self.problem.kernel.at_points(at, read_groups(data), None, False)
-            found[group] = seen.evidence[0] + self.problem.base_by_group[group]
+            found[group] = self._evidence_of(group, self.found.vector + np.clip(move, -5.0, 5.0))
         lost = evidence - found
         heavy = np.argsort(-lost, kind="stable")[:REFITS]
         for group in heavy[lost[heavy] > HEAVY]:
@@ -257,11 +301,12 @@ class GroupSource(Source):
         """The evidence of a group under the fit to all others."""
         rows = self.problem.rows
         others = self.problem.on(rows.take(np.delete(np.arange(len(rows)), group)))  # type: ignore[attr-defined]
-        optimum = maximize(others, start, self.problem.plan.stop)
-        data, _ = rows.chunk_at(slice(group, group + 1))  # type: ignore[attr-defined]
-        with np.errstate(all="ignore"):
-            seen = self.problem.kernel.at_points(self.problem.at(optimum.vector), read_groups(data), None, False)
-        return float(seen.evidence[0] + self.problem.base_by_group[group])
+        return self._evidence_of(group, maximize(others, start, self.problem.plan.stop).vector)
+
+    def _evidence_of(self, group: int, vector: np.ndarray) -> float:
+        """The evidence of one group at a vector."""
+        rows = self.problem.rows.take(slice(group, group + 1))  # type: ignore[attr-defined]
+        return float(self.problem.on(rows).evidence_at(vector)[0])
 
     def influence(self) -> np.ndarray:
         """Cook's distance of every group."""
@@ -288,7 +333,7 @@ class GroupSource(Source):
             bump = np.zeros_like(factor)
             bump[a, b] = 1.0 / sizes[a]
             changes.append(bump @ factor.T + factor @ bump.T)
-        alive = [i for i in range(len(terms)) if scale[i] > 0]
+        alive = [i for i in range(len(terms)) if scale[i] > 0 and law.has_scale]
 
         def slope_of(each: Any) -> np.ndarray:
             line = np.zeros(len(vector))
@@ -356,22 +401,30 @@ class GroupSource(Source):
         vectors = np.array(chains)
         return Draws(self.natural_by_name(vectors), vectors, 0)
 
-    def variance_components(self, level: float) -> pd.DataFrame:
-        return variance_components(self.found, level)
+    def variance_components(self, level: float, restricted: bool = True) -> pd.DataFrame:
+        return variance_components(self.found, level, restricted)
 
     def profile(self, values: Sequence[float]) -> pd.DataFrame:
         raise ModelError("a mixed model has its standard deviations profiled in fit.variance_components.")
 
 
-def group_posteriors(problem: GroupedRegression, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Posterior means (groups, q) and covariances (groups, q, q) of the effects on their own scale."""
-    sizes = problem.given.sizes
+def stretched(problem: GroupedRegression, vector: np.ndarray, stretch: float) -> np.ndarray:
+    """A vector with all effects stretched."""
+    at = problem.at(vector)
+    return problem.joined(at._replace(factor=stretch * at.factor))
 
-    def moments(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
-        own = seen.v @ at.factor.T / sizes
-        mean = np.einsum("gk,gkq->gq", seen.share, own)
-        away = own - mean[:, None]
-        return {"mean": mean, "covariance": np.einsum("gk,gka,gkb->gab", seen.share, away, away)}
 
-    found = problem.by_group(moments, vector)
-    return found["mean"], found["covariance"]
+def core_vector(problem: GroupedRegression, vector: np.ndarray) -> np.ndarray:
+    """Estimates of normal effects that groups far out had no part in; their spread is as if by restricted likelihood."""
+
+    def evidence(vector: np.ndarray, stretch: float) -> np.ndarray:
+        problem.look(stretched(problem, vector, stretch), Effort.ROUGH)
+        return np.array(problem.by_unit["evidence"])
+
+    def refit(vector: np.ndarray, groups: np.ndarray) -> np.ndarray:
+        part = problem.on(problem.rows.take(groups))  # type: ignore[attr-defined]
+        return maximize(part, vector, Stop(1e-7, 60)).vector
+
+    vector, kept = core_estimates(vector, evidence, refit)
+    lost = min(len(problem.given.freedom) / len(problem.given.terms), 0.5 * len(kept))
+    return stretched(problem, vector, float(np.sqrt(len(kept) / (len(kept) - lost))))

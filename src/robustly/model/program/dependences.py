@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from numpyro.distributions import Unit
 from numpyro.primitives import Messenger
 
 from robustly.errors import LocalizeError
@@ -26,7 +27,7 @@ class PriorWatcher(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg: Any) -> None:
-        if msg["type"] == "sample" and not msg["is_observed"]:
+        if msg["type"] == "sample" and (not msg["is_observed"] or isinstance(msg["fn"], Unit)):
             self.store(msg["name"], msg["fn"])
 
 
@@ -63,7 +64,7 @@ def dependences(program: Program) -> tuple[dict[str, set[str]], list[str], bool]
             moving[name] = _traced(prior)
 
     def note_tangles(name: str, prior: Any) -> None:
-        if name in shared and _traced(prior):
+        if name in (*shared, *sites.penalties) and _traced(prior):
             tangled.append(name)
 
     def note_led(name: str, prior: Any) -> None:

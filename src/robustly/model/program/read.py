@@ -29,13 +29,29 @@ from robustly.model.program.checks import (
     user_line,
 )
 from robustly.model.program.dependences import dependences, only_first_reached, traced_leaves
-from robustly.model.program.sites import choose_plate, latent_grid, local_size, samples, sort_sites, support_of
+from robustly.model.program.sites import (
+    choose_plate,
+    latent_grid,
+    local_size,
+    observed_sites,
+    samples,
+    sort_sites,
+    support_of,
+)
 from robustly.model.program.trace import ROWS, Trace, fixed_key, inside, run_program, site_log_prob, stand_in_rows
 from robustly.model.row import RowModel
 from robustly.rows.arrays import pad
 
 Run = Callable[..., Trace]
 Ask = Callable[..., Any]
+
+
+class Tangled(LocalizeError):
+    """A shared site whose prior follows a localized one."""
+
+    def __init__(self, site: str, text: str) -> None:
+        super().__init__(text)
+        self.site = site
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +66,15 @@ class Request:
     plate: str | None = None
     flat: tuple[str, ...] = ()
     """Shared sites whose own prior is left out (the classical limit of a localized site)."""
+    follow: bool = False
+    """Whether sites whose prior follows a localized one are localized too."""
 
 
 class Program:
     """A program read for one kind of call; `row_model` is what it comes to."""
 
+    is_whole = False
+    """Whether the program is run on all rows at once, rather than on one at a time."""
     along: tuple[str, ...] = ()
     """Sites whose leading axis counts rows, in a program without a row plate."""
     unobserved: tuple[str, ...] = ()
@@ -67,7 +87,7 @@ class Program:
         leading = [leaf.shape[0] for leaf in arguments.leaves if np.ndim(leaf) > 0]
         self.plate = choose_plate(full, leading, request.plate)
         if self.plate == ROWS:
-            self.along = tuple(name for name, site in samples(full).items() if site["is_observed"])
+            self.along = tuple(observed_sites(full))
             stand_in_rows(full, self.along)
         size = full[self.plate]["args"][0]
         self.is_row = find_rows(arguments, size, request.rows, self.plate)
@@ -82,6 +102,7 @@ class Program:
         self.rows_read = size
         self.plain_supports = plain_supports(self, full)
         self._refuse_outside()
+        self._check_penalties(full)
         self.size = local_size(self.trace, self.sites)
         self.latents = latent_grid(self.trace, self.sites)
         try:
@@ -261,16 +282,32 @@ class Program:
         if stray:
             raise LocalizeError(f'observed sites {names(stray)} stand outside plate "{self.plate}". Move them into it.')
 
+    def _check_penalties(self, full: Trace) -> None:
+        """A single factor that looks at the data has another value when it sees one row of them."""
+        for name in self.sites.penalties:
+            if not np.allclose(float(site_log_prob(full[name])), float(site_log_prob(self.trace[name])), rtol=1e-9):
+                raise LocalizeError(
+                    f'factor "{name}" is one number made of all rows, so it is not a product over them. Give it one entry a row.'
+                )
+
     def site_values(self, chosen: Sequence[str]) -> dict[str, Any]:
         # Plain arrays take the precision of whatever runs them; a NumPyro user's own sampler may be in single.
         return {name: np.asarray(self.trace[name]["value"]) for name in chosen}
 
     def _read_hyperparameters(self) -> None:
         moving, tangled, self.led = dependences(self)
+        for site in self.request.sites:
+            moving.setdefault(site, set()).update(self._by_row_arguments(site))
         for name in tangled:
-            raise LocalizeError(
+            if name in self.sites.penalties:
+                raise LocalizeError(
+                    f'factor "{name}" is one number for all rows and depends on {names(self.request.sites)}, which would now '
+                    "differ from row to row. Give it one entry a row."
+                )
+            raise Tangled(
+                name,
                 f'the prior of shared site "{name}" depends on {names(self.request.sites)}, which would now differ from row '
-                f'to row. Localize "{name}" too.'
+                f'to row. Localize "{name}" too, or let also="auto" do so.',
             )
         fixed, believed = self.request.fixed or {}, self.request.hyperprior or {}
         self.free: dict[str, dict[str, hyper.Argument]] = {}
@@ -304,6 +341,10 @@ class Program:
                 )
             self.free[site], self.held[site] = free, held
         self.fixed = {site: dict(fixed.get(site, {})) for site in self.request.sites}
+
+    def _by_row_arguments(self, site: str) -> set[str]:
+        """Arguments of a localized prior that differ by row, beyond what was seen when the row was traced."""
+        return set()
 
     def swapped(self, theta: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """The fitted and fixed arguments of each localized prior."""
@@ -472,7 +513,7 @@ class Program:
 
     def _log_hyperprior(self, theta: Any) -> Any:
         total = jnp.zeros(())
-        wanted = [name for name in self.sites.shared if name not in self.request.flat]
+        wanted = [name for name in (*self.sites.shared, *self.sites.penalties) if name not in self.request.flat]
         if wanted:
             values = {
                 **self.site_values((*self.sites.local, *self.sites.filled, *self.sites.discrete)),

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpyro
 from numpyro import handlers
-from numpyro.distributions import biject_to
+from numpyro.distributions import Unit, biject_to
 from numpyro.primitives import CondIndepStackFrame, Messenger
 
 from robustly.errors import LocalizeError
@@ -40,8 +40,16 @@ class OneRow(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg: Site) -> None:
+        if msg["type"] == "plate" and msg["args"][1] is not None:
+            # Rows are read in chunks anyway: all of them are used.
+            msg["args"], msg["value"] = (msg["args"][0], None), jnp.arange(msg["args"][0])
         if msg["type"] == "plate" and msg["name"] == self.plate:
             check_plate(msg, 1)
+        if msg["type"] == "control_flow":
+            raise LocalizeError(
+                "the model runs a chain by numpyro's scan (or cond), so its rows are not independent of each other. "
+                "For time series see rb.series: it takes statsmodels' state-space models, and hidden Markov models."
+            )
         name = msg["name"]
         if msg["type"] == "sample" and msg["is_observed"] and name in self.unobserved:
             msg["is_observed"], msg["value"] = False, None
@@ -73,14 +81,8 @@ def neutral_value(prior: Any, sample_shape: tuple[int, ...] = ()) -> Any:
 
 
 def check_plate(msg: Site, expected: int) -> None:
-    """The row plate must follow the data: size one for one row, no subsampling."""
-    size, subsample = msg["args"][:2]
-    name = msg["name"]
-    if subsample is not None and subsample != size:
-        raise LocalizeError(
-            f'plate "{name}" subsamples {subsample} of {size} rows. Take subsample_size out of the model: '
-            "rows are read in chunks anyway."
-        )
+    """The row plate must follow the data: size one for one row."""
+    size, name = msg["args"][0], msg["name"]
     if size != expected and name == ROWS:
         raise LocalizeError(
             f"what is observed has {size} rows when the model is called with {expected} row{'s' if expected > 1 else ''}. "
@@ -142,11 +144,19 @@ def stand_in_rows(trace: Trace, along: Collection[str]) -> None:
 
 def site_log_prob(site: Site) -> Any:
     """A sample site's total log density, with its scale and mask."""
+    return jnp.sum(site_log_probs(site))
+
+
+def site_log_probs(site: Site) -> Any:
+    """A sample site's log densities, one for each entry of its batch."""
     value, intermediates = site["value"], site.get("intermediates")
     logs = site["fn"].log_prob(value, intermediates) if intermediates else site["fn"].log_prob(value)
-    if site.get("scale") is not None:
-        logs = logs * site["scale"]
-    return jnp.sum(logs)
+    return logs if site.get("scale") is None else logs * site["scale"]
+
+
+def is_penalty(site: Site) -> bool:
+    """Whether a site is a single factor, which counts once for all rows: ``numpyro.factor("penalty", -b**2)``."""
+    return isinstance(site.get("fn"), Unit) and site["fn"].batch_shape == () and not site["cond_indep_stack"]
 
 
 def inside(site: Site, plate: str) -> bool:
