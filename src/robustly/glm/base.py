@@ -11,12 +11,13 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import DataError, ModelError, PersistError, names
-from robustly.glm.families import FAMILIES, Binomial, Family, Normal
+from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.grouped.design import INTERCEPT, group_design
 from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.grouped.result import mixed_of
+from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import GLMPredictive
 from robustly.glm.result import regression_of
 from robustly.model.linear import Design, read_design, read_offset

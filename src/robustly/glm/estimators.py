@@ -9,10 +9,11 @@ import numpy as np
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import PersistError
+from robustly.glm.asked import LocalChoice
 from robustly.glm.base import OwnPredictors, RowRegressor, keep_fit
-from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
-from robustly.glm.local import LocalChoice
+from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson
 from robustly.glm.logistic import RobustLogisticRegression
+from robustly.glm.named import as_family
 from robustly.glm.result import regression_of
 from robustly.glm.saved_fits import from_saved
 

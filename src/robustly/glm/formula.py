@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError, did_you_mean, names
-from robustly.glm.families import Binomial, Family, as_family
+from robustly.glm.asked import LocalChoice
+from robustly.glm.families import Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
@@ -29,7 +30,7 @@ from robustly.glm.formula_spec import (
 from robustly.glm.grouped.design import EffectColumns, read_groups_of
 from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.grouped.problem import GroupDesign
-from robustly.glm.local import LocalChoice
+from robustly.glm.named import as_family
 from robustly.model.linear import Design, read_design
 from robustly.result.fit import Fit
 from robustly.rows.labels import (
