@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from sklearn.utils import Tags
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import PersistError
@@ -15,6 +16,7 @@ from robustly.glm.local import LocalChoice
 from robustly.glm.logistic import RobustLogisticRegression
 from robustly.glm.result import regression_of
 from robustly.glm.saved_fits import from_saved
+from robustly.model.linear import Given
 
 
 @with_parameters
@@ -90,7 +92,7 @@ class RobustPoissonRegression(RowRegressor, OwnPredictors):
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "local": "predictor"}
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
@@ -132,12 +134,12 @@ class RobustGLM(RowRegressor, OwnPredictors):
         self,
         X: Any,
         y: Any,
-        sample_weight: Any = None,
+        sample_weight: Given = None,
         *,
-        offset: Any = None,
-        exposure: Any = None,
-        trials: Any = None,
-    ) -> Any:
+        offset: Given = None,
+        exposure: Given = None,
+        trials: Given = None,
+    ) -> Self:
         """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns."""
         return self._fit(X, y, sample_weight, offset, exposure, trials)
 
@@ -146,14 +148,14 @@ class RobustGLM(RowRegressor, OwnPredictors):
         X: Any,
         kind: str | None = None,
         *,
-        offset: Any = None,
-        exposure: Any = None,
-        trials: Any = None,
+        offset: Given = None,
+        exposure: Given = None,
+        trials: Given = None,
     ) -> np.ndarray:
         """The expected response of every row; as in the other regressions, with `trials` for counts of successes."""
         return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, trials=trials))
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         family = self._family()
         tags.target_tags.positive_only = not isinstance(family, Normal) and isinstance(

@@ -7,6 +7,7 @@ fitted. Names that a check does not know are left to the function that rebuilds 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +105,7 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
     )
 
 
-def check_row_labels(kept: object, rows: int) -> None:
+def check_row_labels(kept: Any, rows: int) -> None:
     if kept is None:
         return
     need(isinstance(kept, dict) and {"labels", "kept", "dropped"} <= set(kept), "row_labels are not a table")
