@@ -51,7 +51,7 @@ def series_command(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", ConvergenceWarning)
         model = build(read, level.value, seasonal, log)
-        fit = LocalizedSeries(model, [one.strip() for one in localize.split(",") if one.strip()]).fit(seed=seed)
+        fit: Any = LocalizedSeries(model, [one.strip() for one in localize.split(",") if one.strip()]).fit(seed=seed)
     fit.model.steps = np.array(
         [f"{one:g}" if isinstance(one, float) else str(one).removesuffix(" 00:00:00") for one in read.index]
     )
@@ -67,7 +67,8 @@ def series_command(
         if issubclass(warning.category, ConvergenceWarning):
             typer.echo(f"{warning.category.__name__}: {warning.message}", err=True)
     if save is not None:
-        typer.echo(f"wrote {fit.save(save)}")
+        fit.save(save)
+        typer.echo(f"wrote {save}")
     if report is not None:
         from robustly.report.series import write_series_page
 

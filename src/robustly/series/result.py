@@ -281,9 +281,10 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
     marks = None
     if meta["marks"] is not None:
         marks = Marks(**{name: arrays[f"marks:{name}"] for name in MARKED}, accepted=meta["marks"])
+    by_step: dict[str, Any] = {name: arrays[name] for name in BY_STEP}
     told = FittedSeries(
         **{name: meta[name] for name in PLAIN},
-        **{name: arrays[name] for name in BY_STEP},
+        **by_step,
         steps=np.array(meta["steps"]),
         smoothed={
             name: (arrays[f"component:{name}"][0], arrays[f"component:{name}"][1]) for name in meta["components"]

@@ -21,7 +21,7 @@ from robustly.glm.grouped.source import GroupSource
 from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import SHARED
-from robustly.model.linear import read_offset
+from robustly.model.linear import Given, read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
 
@@ -50,7 +50,7 @@ class FittedMixed:
         return self._predict(*args, **kwargs)
 
     def _predict(
-        self, data: Any, *, groups: str = "auto", offset: Any = None, exposure: Any = None, trials: Any = None
+        self, data: Any, *, groups: str = "auto", offset: Given = None, exposure: Given = None, trials: Given = None
     ) -> GroupPredictive | StudentRows:
         """New rows: a data frame. Rows of groups that were fitted have these groups' effects, others are of new groups.
 
