@@ -54,7 +54,7 @@ def test_an_interrupted_second_fit_leaves_the_first(bursty, monkeypatch, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("stop", "options"), [(7, {}), (30, {}), (40, {"n_components": "auto"}), (55, {"smoothing": 5.0})]
+    ("stop", "options"), [(7, {}), (30, {}), (40, {"n_components": "auto"}), (48, {"smoothing": 5.0})]
 )
 def test_a_checkpoint_goes_on_to_the_same_topics(bursty, monkeypatch, tmp_path, stop, options):
     _, train, _ = bursty

@@ -171,6 +171,7 @@ def drawn(
     sums = np.empty((size + SEGMENT - 1) // SEGMENT, eta.dtype)
     here = np.zeros(size)
     unit = ones if bursty else share
+    led, weight = number(0), number(0)
     least = number(LEAST_ETA)
     whole = 0.0
     for k in range(size):
@@ -193,6 +194,7 @@ def drawn(
             word = words[j]
             begin, end = slots[j], slots[j + 1]
             bundle = counts[j] / (end - begin)
+            several = end - begin > 1
             length += counts[j]
             source = eta[word]
             for k in range(size):
@@ -203,10 +205,10 @@ def drawn(
                     k = places[t]
                     if given[t] > 0:
                         row[k] = max(row[k] - share[k] * given[t], share[k] * floor[word], least)
-                if end - begin > 1:
+                if several:
                     for t in range(begin, end):
                         row[places[t]] += unit[places[t]] * bundle
-            if together and 1 < end - begin <= LONGEST_BURST and bundle == 1.0:
+            if together and several and end - begin <= LONGEST_BURST and bundle == 1.0:
                 was = places[begin]
                 whole_burst = True
                 for t in range(begin + 1, end):
@@ -227,36 +229,53 @@ def drawn(
                         lead[was] = (alpha[was] + n[was]) / (total[was] + n[was]) if bursty else alpha[was] + n[was]
                         lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
                     continue
+            # A token that stays where it was leaves everything as it was, so the next one of its word in that topic has the
+            # same chances: `out_of` is the topic that one token is taken out of at present, for which they were weighed.
+            out_of = -1
             for t in range(begin, end):
-                was = places[t]
-                led = lead[was]
-                if not fresh:
-                    if end - begin > 1:
-                        row[was] -= unit[was] * bundle
-                    left = max(n[was] - bundle, 0.0)
-                    n[was] = left
-                    lead[was] = (alpha[was] + left) / (total[was] + left) if bursty else alpha[was] + left
+                was = int(places[t])
+                if out_of < 0 or (was != out_of and not fresh):
+                    if not fresh:
+                        if out_of >= 0:
+                            n[out_of] += bundle
+                            row[out_of] += unit[out_of] * bundle
+                            lead[out_of] = led
+                        led = lead[was]
+                        if several:
+                            row[was] -= unit[was] * bundle
+                        left = max(n[was] - bundle, 0.0)
+                        n[was] = left
+                        lead[was] = (alpha[was] + left) / (total[was] + left) if bursty else alpha[was] + left
+                    if bundle == 1.0 or fresh:
+                        weight = _weigh(lead, row, sums)
+                    else:
+                        _weigh_bundle(bundle, alpha, total, bursty, n, row, weights, sums)
+                    out_of = was
+                random += np.uint64(0x9E3779B97F4A7C15)
+                uniform = (_mix(random) >> np.uint64(11)) * 2.0**-53
                 if bundle == 1.0 or fresh:
-                    product *= _weigh(lead, row, sums)
+                    product *= weight
                     if product < 1e-200 or product > 1e200:
                         logs += math.log(product)
                         product = 1.0
-                    random += np.uint64(0x9E3779B97F4A7C15)
-                    k = _choose(lead, row, sums, (_mix(random) >> np.uint64(11)) * 2.0**-53)
+                    k = _choose(lead, row, sums, uniform)
                 else:
-                    _weigh_bundle(bundle, alpha, total, bursty, n, row, weights, sums)
-                    random += np.uint64(0x9E3779B97F4A7C15)
-                    k = _choose(ones, weights, sums, (_mix(random) >> np.uint64(11)) * 2.0**-53)
+                    k = _choose(ones, weights, sums, uniform)
                 places[t] = k
-                n[k] += bundle
-                if not fresh:
-                    if end - begin > 1:
+                if fresh:
+                    n[k] += bundle
+                elif k != out_of:
+                    n[k] += bundle
+                    if several:
                         row[k] += unit[k] * bundle
-                    if k == was:
-                        lead[k] = led
-                    else:
-                        lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
-            if end - begin == 1:
+                    lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
+                    out_of = -1
+            if out_of >= 0 and not fresh:
+                n[out_of] += bundle
+                lead[out_of] = led
+                if several:
+                    row[out_of] += unit[out_of] * bundle
+            if not several:
                 given[begin] = bundle
                 if bursty and bundle != 1.0:
                     k = places[begin]

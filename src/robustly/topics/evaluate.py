@@ -14,8 +14,8 @@ from sklearn.utils import check_random_state
 from robustly.errors import DataError
 from robustly.rows.store import ByUnit, Data, Slot, Sums
 from robustly.topics.corpus import check_counts
-from robustly.topics.overlap import diversity_of, npmi
 from robustly.topics.passes import Asked, held, read_chunk, store_documents
+from robustly.topics.reading import diversity_of, npmi, ranked
 from robustly.topics.shared import Topics
 from robustly.topics.special import compiled
 
@@ -202,7 +202,7 @@ def chances(topics: Topics, halves: Split, n_jobs: int | None) -> np.ndarray:
     return np.concatenate(rows.states(slot) or [np.zeros(0)])
 
 
-def predict_pass(asked: Asked, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, np.ndarray]:
+def predict_pass(asked: Asked, data: Data, weight: np.ndarray, state: None) -> tuple[Sums, ByUnit, np.ndarray]:
     """Of a chunk of observed halves with the held-out ones beside them, the latter's chances, kept pair by pair."""
     out = np.empty((data[0].nnz, asked.topics.size), asked.topics.eta.dtype)
     tokens, _, arrays = read_chunk(asked, data, out=out)
@@ -266,7 +266,8 @@ def coherence(model: Any, reference: Any, n: int = 10, *, relevance: float | Non
 
     Probabilities are shares of the `reference` documents that have the word or both (Bouma 2009; Lau, Newman & Baldwin
     2014). 1 for words always together, 0 for independent ones, −1 for words never together. Top words are those largest in
-    `components_`, as other packages have them; with a `relevance` they are ranked as :meth:`RobustLDA.top_words` does.
+    `components_`, as other packages have them; with a `relevance` they are ranked as :meth:`RobustLDA.top_words` does, for
+    any model, the sums of its `components_` taken for the topics' shares.
     """
     if n < 2:
         raise DataError(f"coherence needs pairs of top words, n=2 or more; got n={n}.")
@@ -283,8 +284,10 @@ def diversity(model: Any, n: int = 25, *, relevance: float | None = None) -> flo
 
 
 def _top_ids(model: Any, n: int, relevance: float | None) -> np.ndarray:
+    weights = np.asarray(model.components_, dtype=float).T
     if relevance is None:
-        return np.argsort(-np.asarray(model.components_), axis=1, kind="stable")[:, :n]
-    if not hasattr(model, "ranked_words"):
-        raise DataError(f"relevance is known of RobustLDA and LDA; got a {type(model).__name__}. Leave it out.")
-    return model.ranked_words(n, relevance)
+        return np.argsort(-weights.T, axis=1, kind="stable")[:, :n]
+    if hasattr(model, "ranked_words"):
+        return np.asarray(model.ranked_words(n, relevance))
+    sizes = weights.sum(axis=0)
+    return ranked(np.maximum(weights / sizes, 1e-300), sizes, relevance, n)

@@ -15,36 +15,12 @@ from sklearn.utils.validation import validate_data
 from robustly.errors import DataError, NotFittedError
 from robustly.topics.corpus import Corpus, as_corpus, check_counts
 from robustly.topics.evaluate import document_completion
-from robustly.topics.overlap import diversity_of, npmi
 from robustly.topics.passes import Documents, held, reading_pass, store_documents
+from robustly.topics.reading import RELEVANCE, diversity_of, npmi, ranked, word_shares
 from robustly.topics.saved import write_topics
 from robustly.topics.shared import Topics
 from robustly.topics.stream import Stream
 from robustly.topics.summary import TopicsSummary
-
-# How much a topic's words are ranked by their probability there, the rest by how much larger it is than elsewhere
-# (Sievert & Shirley 2014 found .6 to serve readers best).
-RELEVANCE = 0.6
-
-
-def word_shares(topics: Topics, usage: np.ndarray | None) -> np.ndarray:
-    """(V, K) each topic's words: what the documents of the fit used of it where that is known, else its direction.
-
-    The two differ for words that come in bursts: a direction counts a burst little more than a single use.
-    """
-    direction = topics.eta / topics.eta.sum(axis=0, dtype=float)
-    if usage is None:
-        return np.asarray(direction, dtype=float)
-    used = usage + direction  # one word's worth of the direction, so that no word has nothing
-    return np.asarray(used / used.sum(axis=0, dtype=float), dtype=float)
-
-
-def ranked(shares: np.ndarray, sizes: np.ndarray, relevance: float, n: int) -> np.ndarray:
-    """(K, n) ids of each topic's words, the most relevant first; `sizes` are the topics' shares of the corpus."""
-    logs = np.log(shares)
-    if relevance < 1:
-        logs -= (1.0 - relevance) * np.log(shares @ (sizes / sizes.sum()))[:, None]
-    return np.argsort(-logs.T, axis=1, kind="stable")[:, :n]
 
 
 class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -84,11 +60,11 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         """What some documents of the fit use of the topics, and how these read."""
         self.usage_ = documents.usage(self.topics_)
         counts = documents.rows.sample(len(documents.rows), 0).data[0]
-        heaviest = np.argsort(-self.components_, axis=1, kind="stable")
-        self.coherence_ = npmi(heaviest[:, :10], counts)
-        self.diversity_ = diversity_of(heaviest[:, :25])
+        best = self.ranked_words(25)
+        self.coherence_, self.diversity_ = npmi(best[:, :10], counts), diversity_of(best)
 
     def ranked_words(self, n: int, relevance: float = RELEVANCE) -> np.ndarray:
+        """(K, n) ids of each topic's words as :meth:`top_words` ranks them."""
         return ranked(word_shares(self.topics_, self.usage_), self.alpha_, relevance, n)
 
     def word_shares(self) -> np.ndarray:

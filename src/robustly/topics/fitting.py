@@ -16,32 +16,38 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from robustly.errors import FitError
 from robustly.rows.store import Slot
 from robustly.topics import merging
 from robustly.topics.passes import Documents, Overview
-from robustly.topics.shared import LONGER_STEP, Statistics, Topics, make_topics, update
+from robustly.topics.shared import LONGER_STEP, DrawnSums, Statistics, Topics, make_topics, update
 
 START_CONCENTRATION = 100.0
 START_SMOOTHING = 100.0
 # The first passes sort words into topics; α fitted before that settles on topics that do not exist yet.
 PASSES_BEFORE_ALPHA = 2
 PASSES_BEFORE_MEANFIELD = 15
-# Where draws follow, expected counts need not converge: so many passes sort the words. Before that, evidence may stand
-# still or dip for some passes, which is no reason to stop.
-PASSES_BEFORE_DRAWS = 20
+# Where draws follow, expected counts need not converge: so many passes sort the words. Without draws more are made in any
+# case: before that, evidence may stand still or dip for some passes, which is no reason to stop.
+PASSES_BEFORE_DRAWS = 12
+SORTING_PASSES = 20
 # Evidence that stays below its best for so many passes will not come back.
 PATIENCE = 3
 # Expected counts look at no more tokens than this; the draws that follow see them all.
 SAMPLE_TOKENS = 500_000
 # The averaged topics are judged by this many passes in which they are held.
 JUDGING_PASSES = 3
-# Draws by default: as many for long documents, twice as many more for short ones, whose tokens say less of each other.
-FEWEST_DRAWS = 100
+# Draws by default: as many for very long documents, more the shorter they are, since their tokens say less of each other.
+FEWEST_DRAWS = 60
+MORE_DRAWS = 240
 SHORT_DOCUMENT = 60.0
+# Visits of a document in a pass with expected counts, and where draws follow.
+SWEEPS = 3
+SWEEPS_BEFORE_DRAWS = 2
 # Many documents need fewer passes, and cannot afford more: beyond 100, at most so many tokens are drawn in all.
 MOST_TOKENS_DRAWN = 1e9
 # What a seed word weighs in its topic, in expected Chinese-restaurant table counts.
@@ -63,16 +69,16 @@ class TopicsPlan:
     tol: float
     sweeps: int
     draws: int
-    dtype: Any
+    dtype: DTypeLike
     seed: int
     validated: bool = False
     joins: bool = False
 
 
 def default_draws(seen: Overview) -> int:
-    """100 passes, and up to 200 more the shorter the documents are, unless there are very many tokens."""
+    """60 passes, and up to 240 more the shorter the documents are, unless there are very many tokens."""
     used, tokens = max(seen.used, 1), max(seen.tokens, 1.0)
-    wanted = FEWEST_DRAWS * (1.0 + 2.0 * min(1.0, SHORT_DOCUMENT * used / tokens))
+    wanted = FEWEST_DRAWS + MORE_DRAWS * min(1.0, SHORT_DOCUMENT * used / tokens)
     return round(min(wanted, max(FEWEST_DRAWS, MOST_TOKENS_DRAWN / tokens)))
 
 
@@ -87,30 +93,14 @@ def shaken_start(seen: Overview, plan: TopicsPlan, random: np.random.RandomState
     return make_topics(shaken / shaken.sum() * uses.sum(), base, strength, total, alpha, plan.bursty, plan.dtype)
 
 
-@dataclass
-class DrawnSums:
-    """Running sums of the topics over the draws that are kept."""
-
-    table_counts: np.ndarray
-    alpha: np.ndarray
-    log_total: np.ndarray
-    log_strength: float = 0.0
-    number: int = 0
-
-    def add(self, found: Statistics, topics: Topics) -> None:
-        self.table_counts += found.table_counts
-        self.alpha += topics.alpha
-        self.log_total += np.log(topics.total.astype(float))
-        self.log_strength += np.log(max(topics.strength, 1e-30))
-        self.number += 1
-
-    def average(self, topics: Topics) -> Topics:
-        n = self.number
-        strength = float(np.exp(self.log_strength / n)) if topics.strength > 0 else 0.0
-        total, alpha = np.exp(self.log_total / n), self.alpha / n
-        base = topics.floor.astype(float)
-        base = base / base.sum() if base.sum() > 0 else np.full(len(base), 1 / len(base))
-        return make_topics(self.table_counts / n, base, strength, total, alpha, topics.bursty, topics.eta.dtype)
+def continued_start(was: Topics, seen: Overview, plan: TopicsPlan) -> Topics:
+    """The topics of another fit."""
+    if was.eta.shape != (len(seen.uses), plan.size):
+        raise FitError(
+            f"warm_start goes on from {was.size} topics over {was.eta.shape[0]} words, and this fit has {plan.size} "
+            f"over {len(seen.uses)}. Use the same words and n_components, or warm_start=False."
+        )
+    return was.astype(plan.dtype)
 
 
 @dataclass
@@ -152,6 +142,11 @@ class TopicsRun:
         return self.plan.draws > 0 and self.plan.size > 1 and self.plan.inference == "collapsed"
 
     @property
+    def sorting_passes(self) -> int:
+        """Passes in which words are sorted and nothing is judged."""
+        return PASSES_BEFORE_DRAWS if self.will_draw else SORTING_PASSES
+
+    @property
     def total_passes(self) -> int:
         """How many passes there are at most."""
         return self._most_expected() + (self.plan.draws if self.will_draw else 0)
@@ -189,7 +184,7 @@ class TopicsRun:
 
     def _most_expected(self) -> int:
         short = self.will_draw and self.plan.tol > 0 and not self.plan.validated
-        return min(self.plan.max_iter, PASSES_BEFORE_DRAWS) if short else self.plan.max_iter
+        return min(self.plan.max_iter, self.sorting_passes) if short else self.plan.max_iter
 
     def _expected_pass(self) -> None:
         plan = self.plan
@@ -202,16 +197,16 @@ class TopicsRun:
         self._keep_best(value)
         step = 1.0 if plan.inference == "meanfield" else LONGER_STEP
         # Of topics that are not sorted yet the prior's strength comes out too large, and then half of many topics die.
-        hold = plan.size > 1 and plan.inference == "collapsed" and self.made < PASSES_BEFORE_DRAWS
+        hold = plan.size > 1 and plan.inference == "collapsed" and self.made < self.sorting_passes
         held = START_SMOOTHING if hold and plan.smoothing is None else self.smoothing
         fit_alpha = plan.fit_alpha and self.made >= PASSES_BEFORE_ALPHA
         self.topics = self._update(found, fit_alpha, held, step)
         self.made += 1
         if self.validate is not None and self.made % 5 == 0:
             self.validation.append(self.validate(self.topics))
-        if self.made >= min(PASSES_BEFORE_DRAWS, plan.max_iter) and self._settled():
+        if self.made >= min(self.sorting_passes, plan.max_iter) and self._settled():
             self.outcome = "converged"
-        elif plan.tol > 0 and not plan.validated and self.made > PASSES_BEFORE_DRAWS and self.since_best >= PATIENCE:
+        elif plan.tol > 0 and not plan.validated and self.made > self.sorting_passes and self.since_best >= PATIENCE:
             self.outcome = "the evidence fell"
         elif self.made >= self._most_expected():
             self.outcome = "max_iter" if self.made >= plan.max_iter else "sorted"

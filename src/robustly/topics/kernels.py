@@ -361,20 +361,3 @@ def collapsed(
                 target = table[words[begin + j]]
                 for k in range(size):
                     target[k] += document[j, k]
-
-
-@compiled()
-def smoothing_terms(first, last, table_counts, prior, drawn, out):
-    """Words' parts of Minka's update of the topics' prior, from draws or from expected counts.
-
-    Of the latter many are a small chance of one. ``out[w]``, for words ``first:last``, is how many of the word's
-    expected table counts in the topics are due to the prior.
-    """
-    for w in range(first, last):
-        total = 0.0
-        for k in range(table_counts.shape[1]):
-            count = table_counts[w, k]
-            if count > 1e-10:
-                present = 1.0 if drawn else -math.expm1(-count)
-                total += present * prior[w] * psi_gap(prior[w], count / present)
-        out[w] = total

@@ -16,9 +16,9 @@ from robustly.topics.corpus import as_corpus
 from robustly.topics.evaluate import Split, complete_halves, split_documents
 from robustly.topics.fitted import FittedTopics
 from robustly.topics.merging import most_topics
-from robustly.topics.overlap import warn_of_copies
 from robustly.topics.passes import Documents, Overview, look_over
 from robustly.topics.progress import Progress
+from robustly.topics.reading import warn_of_copies
 from robustly.topics.saved import restore_topics
 from robustly.topics.seeds import seed_counts
 from robustly.topics.settings import check_settings
@@ -39,7 +39,7 @@ class _TopicModel(FittedTopics):
         seeds: Any = None,
         max_iter: int = 100,
         tol: float = 5e-4,
-        sweeps: int = 3,
+        sweeps: int | None = None,
         draws: int | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -93,7 +93,7 @@ class _TopicModel(FittedTopics):
         documents = Documents.of(counts, self._dtype(), self.n_jobs)
         seen = look_over(documents.rows)
         plan = self._plan(number, seen, random)
-        start = fitting.shaken_start(seen, plan, random) if was is None else self._continued(was, seen, plan)
+        start = fitting.shaken_start(seen, plan, random) if was is None else fitting.continued_start(was, seen, plan)
         seeds = seed_counts(self.seeds, names, counts.shape[1], plan.size)
         run = fitting.TopicsRun(plan, documents, seen, start, seeds, validate)
         with Progress(type(self).__name__, self.verbose) as progress:
@@ -133,6 +133,8 @@ class _TopicModel(FittedTopics):
 
     def _plan(self, documents: int, seen: Overview, random: np.random.RandomState) -> fitting.TopicsPlan:
         auto = self.n_components == "auto"
+        draws = fitting.default_draws(seen) if self.draws is None else int(self.draws)
+        visits = fitting.SWEEPS_BEFORE_DRAWS if draws and self.n_components != 1 else fitting.SWEEPS
         return fitting.TopicsPlan(
             size=most_topics(documents) if auto else int(self.n_components),
             bursty=self.bursty,
@@ -142,21 +144,13 @@ class _TopicModel(FittedTopics):
             smoothing=self._smoothing(),
             max_iter=self.max_iter,
             tol=float(self.tol),
-            sweeps=self.sweeps,
-            draws=fitting.default_draws(seen) if self.draws is None else int(self.draws),
+            sweeps=self.sweeps or visits,
+            draws=draws,
             dtype=self._dtype(),
             seed=int(random.randint(2**31)),
             validated=self.validation_fraction is not None,
             joins=auto,
         )
-
-    def _continued(self, was: Topics, seen: Overview, plan: fitting.TopicsPlan) -> Topics:
-        if was.eta.shape != (len(seen.uses), plan.size):
-            raise FitError(
-                f"warm_start goes on from {was.size} topics over {was.eta.shape[0]} words, and this fit has {plan.size} "
-                f"over {len(seen.uses)}. Use the same words and n_components, or warm_start=False."
-            )
-        return was.astype(plan.dtype)
 
     def partial_fit(self, X: Any, y: Any = None) -> Any:
         """Learn from one more batch of documents, each batch counting a little less than the one before.
@@ -221,7 +215,7 @@ class _TopicModel(FittedTopics):
         expected = max(self.total_samples or 0, number)
         seed = lambda draw: stream.seed_of(self.stream_.seed, self.n_iter_, draw)
         drawn = self.draws != 0 and topics.size > 1
-        batch = stream.read_batch(documents, topics, seed, self.sweeps, drawn)
+        batch = stream.read_batch(documents, topics, seed, self.sweeps or 0, drawn)
         old = self.stream_.statistics or stream.sums_of(topics, batch.statistics, expected, self.documents_seen_)
         blended = old.blend(batch.statistics, rate, expected / counts.shape[0])
         self.stream_.statistics, self.usage_ = blended, None
@@ -268,10 +262,10 @@ class RobustLDA(_TopicModel):
     seeds : words to begin topics with: a list of lists of words (or word ids), one list for each of the first topics, or
         a dict from topic to words. They weigh in their topic's prior; the documents may still outweigh them
     max_iter, tol : passes with expected counts, and the change of evidence per word below which two in a row end them.
-        Before draws 20 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
-    sweeps : visits of a document in each of these passes
+        Before draws 12 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
+    sweeps : visits of a document in each of these passes; None makes 2 where draws follow, else 3
     draws : passes after these in which each token's topic is drawn rather than expected; the topics are the average over
-        their second half. None makes 100, up to 300 the shorter the documents are. 0 leaves them out, as mean field
+        their second half. None makes 60, up to 300 the shorter the documents are. 0 leaves them out, as mean field
         does: the topics are then those of best evidence on the way
     n_jobs : threads; None or -1 takes all cores. The answer does not depend on it
     random_state : seed of the start and the draws
@@ -292,8 +286,8 @@ class RobustLDA(_TopicModel):
         draws; the end is never below the way there. ``start_history_`` has the passes before the draws and ``draws=0``
         these alone, with log p(word | the other words of its document). Mean field: the bound plus the topics' log prior
     n_topics_ : the number of topics fitted
-    coherence_, diversity_ : NPMI of each topic's ten top words in the documents of the fit; share of different words
-        among the topics' 25 top words
+    coherence_, diversity_ : NPMI of each topic's ten top words, as `top_words` ranks them, in the documents of the fit;
+        share of different words among the topics' 25 top words
     n_iter_, outcome_ : passes made, without the draws, and why they ended
 
     Example

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from scipy.special import gammaln
 
-from robustly.topics.overlap import overlaps
+from robustly.topics.reading import overlaps
 from robustly.topics.shared import Topics
 
 # At most so many topics are begun with, and about so many documents for each.
@@ -34,8 +34,10 @@ BETWEEN_LOOKS = 10
 NEAREST = 4
 # So many documents are enough to judge by.
 MOST_DOCUMENTS = 5000
-# A topic with fewer table counts than this in all documents is no topic.
+# A topic with fewer table counts than this in all documents is no topic, nor is one with so small a part of what topics have
+# on average: bursts that no topic expected gather in such residues, and each pays for itself by a few of them.
 LEAST_MASS = 5.0
+LEAST_PART = 0.05
 # Stick-breaking concentration: how much is set aside for topics not seen.
 UNSEEN_TOPICS = 1.0
 
@@ -115,7 +117,7 @@ def _candidates(topics: Topics, draws: DrawnCounts, alive: np.ndarray) -> set[tu
 def joined(topics: Topics, draws: DrawnCounts) -> np.ndarray | None:
     """For each topic the number it goes by from now on, or None where all stay."""
     size = topics.size
-    alive = draws.mass >= LEAST_MASS
+    alive = draws.mass >= max(LEAST_MASS, LEAST_PART * draws.mass.mean())
     if not alive.any():
         return None
     parts = zip(topics.alpha.astype(float), topics.total.astype(float), draws.tokens.T, draws.by_document.T)

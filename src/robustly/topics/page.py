@@ -20,7 +20,7 @@ from robustly.errors import DataError
 from robustly.result.persist import atomic
 from robustly.topics.corpus import Corpus, check_counts
 from robustly.topics.fitted import FittedTopics
-from robustly.topics.overlap import overlaps
+from robustly.topics.reading import overlaps
 from robustly.topics.summary import plain_text
 from robustly.topics.texts import WORD
 
@@ -119,7 +119,13 @@ def _safe_text(value: str) -> str:
 
 
 def _topic_section(
-    model: Any, k: int, size: float, words: list[tuple[str, float]], shown: list[Example], scale: float, opened: bool
+    model: FittedTopics,
+    k: int,
+    size: float,
+    words: list[tuple[str, float]],
+    shown: list[Example],
+    scale: float,
+    opened: bool,
 ) -> str:
     bars = "".join(
         f'<li><span class="word">{_safe_text(word)}</span><span class="bar" style="width:{100 * weight / scale:.1f}%"></span></li>'

@@ -2,15 +2,18 @@ r"""What do the documents share, and how does it follow from their sums? Topics,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from robustly.rows.store import THREADS, in_order
-from robustly.topics import kernels, special
+from robustly.topics import special
+from robustly.topics.special import compiled, psi_gap
 
 # Pieces in which the words are gone through; the answer does not depend on how many threads there are.
 PARTS = 16
@@ -42,7 +45,7 @@ class Topics:
     def size(self) -> int:
         return self.eta.shape[1]
 
-    def astype(self, dtype: Any) -> Topics:
+    def astype(self, dtype: DTypeLike) -> Topics:
         """The same topics in another precision."""
         arrays: dict[str, Any] = {name: array.astype(dtype) for name, array in self.arrays().items()}
         return replace(self, **arrays)
@@ -88,7 +91,7 @@ def make_topics(
     total: np.ndarray,
     alpha: np.ndarray,
     bursty: bool,
-    dtype: Any,
+    dtype: DTypeLike,
 ) -> Topics:
     """Topics whose directions are `table_counts` smoothed towards `base`, with concentrations `total`."""
     # Without smoothing a topic that lost its last word has no direction, and keeps the least η of every word.
@@ -100,6 +103,23 @@ def make_topics(
     np.maximum(eta, special.LEAST_ETA, out=eta)
     as_kernel = [np.ascontiguousarray(value, dtype) for value in (total, alpha, share, strength * base)]
     return Topics(eta, as_kernel[0], as_kernel[1], bursty, as_kernel[2], as_kernel[3], float(strength))
+
+
+@compiled()
+def smoothing_terms(first, last, table_counts, prior, drawn, out):
+    """Words' parts of Minka's update of the topics' prior, from draws or from expected counts.
+
+    Of the latter many are a small chance of one. ``out[w]``, for words ``first:last``, is how many of the word's
+    expected table counts in the topics are due to the prior.
+    """
+    for w in range(first, last):
+        total = 0.0
+        for k in range(table_counts.shape[1]):
+            count = table_counts[w, k]
+            if count > 1e-10:
+                present = 1.0 if drawn else -math.expm1(-count)
+                total += present * prior[w] * psi_gap(prior[w], count / present)
+        out[w] = total
 
 
 def fit_prior(
@@ -122,7 +142,7 @@ def fit_prior(
         return base, strength
     due = np.zeros(words)
     cuts = np.unique(np.linspace(0, words, PARTS + 1).astype(int))
-    terms = lambda piece: kernels.smoothing_terms(*piece, table_counts, strength * base, drawn, due)
+    terms = lambda piece: smoothing_terms(*piece, table_counts, strength * base, drawn, due)
     for _ in in_order(terms, pairwise(cuts), threads):
         pass
     fitted = due.sum() / special.length_terms(strength, table_counts.sum(axis=0))
@@ -160,3 +180,29 @@ def update(
     if fit_alpha and found.alpha_terms > 0:
         alpha = np.clip(found.alpha_table_counts / found.alpha_terms, 1e-5, 1e3)
     return make_topics(table_counts, base, strength, total, alpha, topics.bursty, topics.eta.dtype)
+
+
+@dataclass
+class DrawnSums:
+    """Running sums of the topics over the draws that are kept."""
+
+    table_counts: np.ndarray
+    alpha: np.ndarray
+    log_total: np.ndarray
+    log_strength: float = 0.0
+    number: int = 0
+
+    def add(self, found: Statistics, topics: Topics) -> None:
+        self.table_counts += found.table_counts
+        self.alpha += topics.alpha
+        self.log_total += np.log(topics.total.astype(float))
+        self.log_strength += np.log(max(topics.strength, 1e-30))
+        self.number += 1
+
+    def average(self, topics: Topics) -> Topics:
+        n = self.number
+        strength = float(np.exp(self.log_strength / n)) if topics.strength > 0 else 0.0
+        total, alpha = np.exp(self.log_total / n), self.alpha / n
+        base = topics.floor.astype(float)
+        base = base / base.sum() if base.sum() > 0 else np.full(len(base), 1 / len(base))
+        return make_topics(self.table_counts / n, base, strength, total, alpha, topics.bursty, topics.eta.dtype)

@@ -15,6 +15,9 @@ from scipy.sparse.csgraph import connected_components
 from robustly.errors import OverlapWarning
 from robustly.topics.shared import Topics
 
+# How much a topic's words are ranked by their probability there, the rest by how much larger it is than elsewhere
+# (Sievert & Shirley 2014 found .6 to serve readers best).
+RELEVANCE = 0.6
 # Above this overlap with another topic a topic says little of its own. Fits that read well stay below .8 for nearly
 # every topic; in the collapse that this is to catch the average over all pairs was .88 to .97.
 COPY = 0.9
@@ -22,6 +25,26 @@ COPY = 0.9
 SHARE_OF_COPIES = 0.2
 # With fewer words than this per topic, topics overlap because there is not enough to tell them apart by.
 WORDS_PER_TOPIC = 20
+
+
+def word_shares(topics: Topics, usage: np.ndarray | None) -> np.ndarray:
+    """(V, K) each topic's words: what the documents of the fit used of it where that is known, else its direction.
+
+    The two differ for words that come in bursts: a direction counts a burst little more than a single use.
+    """
+    direction = topics.eta / topics.eta.sum(axis=0, dtype=float)
+    if usage is None:
+        return np.asarray(direction, dtype=float)
+    used = usage + direction  # one word's worth of the direction, so that no word has nothing
+    return np.asarray(used / used.sum(axis=0, dtype=float), dtype=float)
+
+
+def ranked(shares: np.ndarray, sizes: np.ndarray, relevance: float, n: int) -> np.ndarray:
+    """(K, n) ids of each topic's words, the most relevant first; `sizes` are the topics' shares of the corpus."""
+    logs = np.log(shares)
+    if relevance < 1:
+        logs -= (1.0 - relevance) * np.log(shares @ (sizes / sizes.sum()))[:, None]
+    return np.argsort(-logs.T, axis=1, kind="stable")[:, :n]
 
 
 def overlaps(weights: np.ndarray) -> np.ndarray:
