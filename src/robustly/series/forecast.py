@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, logsumexp, ndtr
 
+from robustly._runtime.keys import generator
 from robustly.errors import ModelError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class NormalMixture:
         """Quantiles by step, by bisection: (H,) for one level, (levels, H) for several."""
         wanted = np.atleast_1d(np.asarray(level, dtype=float))
         if np.any((wanted <= 0) | (wanted >= 1)):
-            raise ModelError(f"quantile takes levels between 0 and 1; got {level}.")
+            raise ModelError(f"quantile takes levels between 0 and 1; got {level!r}.")
         found = []
         for one in wanted:
             low = (self.means - 40 * self.sds).min(axis=0)
@@ -68,11 +69,11 @@ class NormalMixture:
             raise ModelError(f"interval takes a level between 0 and 1; got {level}.")
         return self.quantile(0.5 - level / 2), self.quantile(0.5 + level / 2)
 
-    def sample(self, number: int, seed: int = 0) -> np.ndarray:
-        """Draws (number, H); a row is one path of the future as far as means and precisions go."""
-        random = np.random.default_rng(seed)
-        chosen = random.integers(len(self.means), size=number)
-        return self.means[chosen] + self.sds[chosen] * random.standard_normal((number, self.means.shape[1]))
+    def sample(self, num_samples: int = 1000, seed: int = 0, *, key: Any = None) -> np.ndarray:
+        """Draws (num_samples, H); a row is one path of the future as far as means and precisions go. `key` is a seed or a generator."""
+        random = np.random.default_rng(seed) if key is None else generator(key)
+        chosen = random.integers(len(self.means), size=num_samples)
+        return self.means[chosen] + self.sds[chosen] * random.standard_normal((num_samples, self.means.shape[1]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -290,9 +290,9 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
     marks = None
     if meta["marks"] is not None:
         marks = Marks(**{name: arrays[f"marks:{name}"] for name in MARKED}, accepted=meta["marks"])
+    kept: dict[str, Any] = {**{name: meta[name] for name in PLAIN}, **{name: arrays[name] for name in BY_STEP}}
     told = FittedSeries(
-        **{name: meta[name] for name in PLAIN},
-        **{name: arrays[name] for name in BY_STEP},
+        **kept,
         steps=np.array(meta["steps"]),
         smoothed={
             name: (arrays[f"component:{name}"][0], arrays[f"component:{name}"][1]) for name in meta["components"]
