@@ -179,26 +179,47 @@ def two_centre_points(
     joint: Density, a: Array, width_a: Array, b: Array, width_b: Array, count: int
 ) -> tuple[Any, Any]:
     """Points and log weights for a density with a kink or a peak at `a` and a peak near `b`, and perhaps long tails."""
-    low, high = jnp.minimum(a, b), jnp.maximum(a, b)
-    width_low, width_high = jnp.where(a <= b, width_a, width_b), jnp.where(a <= b, width_b, width_a)
-    gap = high - low
-    # A wide centre close to a narrow one has to see what is narrow there.
-    width_low, width_high = (
-        jnp.minimum(width_low, jnp.maximum(width_high, gap)),
-        jnp.minimum(width_high, jnp.maximum(width_low, gap)),
-    )
-    break_at = 0.5 * gap
-    out_low = _outer(joint, low, width_low)[0]
-    out_high = _outer(joint, high, width_high)[1]
-    own, weight = zip(
-        _half_line(low, width_low, -1.0, out_low, count),
-        _half_line(low, width_low, 1.0, break_at, count),
-        _half_line(high, width_high, -1.0, gap - break_at, count),
-        _half_line(high, width_high, 1.0, out_high, count),
-    )
-    points = jnp.concatenate(own)
+    low, high = _in_order(jnp, a, width_a, b, width_b)
+    ends = _outer(joint, *low)[0], _outer(joint, *high)[1]
+    points, weight = four_half_lines(jnp, low, high, ends, count)
     heights = jax.vmap(lambda point: joint(point[None]))(points)
-    return points, jnp.where(jnp.isfinite(heights), heights, -jnp.inf) + jnp.concatenate(weight)
+    return points, jnp.where(jnp.isfinite(heights), heights, -jnp.inf) + jnp.log(weight)
+
+
+def two_centres(
+    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, left: Any, right: Any, count: int = 32
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points and weights on [a − left, a + right], dense around `a` and around `b`; shapes (rows, 4 · count)."""
+    low, high = _in_order(np, a, width_a, np.clip(b, a - left, a + right), width_b)
+    return four_half_lines(np, low, high, (low[0] - (a - left), (a + right) - high[0]), count)
+
+
+def _in_order(xp: Any, a: Any, width_a: Any, b: Any, width_b: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The lower and the higher centre with their widths, by NumPy or JAX; a wide one close to a narrow one sees that."""
+    low, high, first = xp.minimum(a, b), xp.maximum(a, b), a <= b
+    wide_low, wide_high = xp.where(first, width_a, width_b), xp.where(first, width_b, width_a)
+    nearest = lambda own, other: xp.minimum(own, xp.maximum(other, high - low))
+    return (low, nearest(wide_low, wide_high)), (high, nearest(wide_high, wide_low))
+
+
+def four_half_lines(
+    xp: Any, low: tuple[Any, Any], high: tuple[Any, Any], ends: tuple[Any, Any], count: int
+) -> tuple[Any, Any]:
+    """Points and weights outwards from two centres, as far as the ends, and from both to a break between them."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    half = 0.5 * (high[0] - low[0])
+    points, all_weights = [], []
+    for (centre, width), side, length in (
+        (low, -1.0, ends[0]),
+        (low, 1.0, half),
+        (high, -1.0, half),
+        (high, 1.0, ends[1]),
+    ):
+        end = xp.arcsinh(xp.maximum(length, 0.0) / width)[..., None]
+        x = 0.5 * end * (nodes + 1.0)
+        points.append(centre[..., None] + side * width[..., None] * xp.sinh(x))
+        all_weights.append(0.5 * end * weights * width[..., None] * xp.cosh(x))
+    return xp.concatenate(points, axis=-1), xp.concatenate(all_weights, axis=-1)
 
 
 def _outer(joint: Density, centre: Array, width: Array) -> Array:
@@ -208,11 +229,3 @@ def _outer(joint: Density, centre: Array, width: Array) -> Array:
     stretched = lambda own: (joint(own) + 0.5 * jnp.log1p(((own[0] - centre) / width) ** 2)) / 1.5
     start = jnp.log(6.0 * width)
     return jnp.exp(find_half_widths(stretched, centre[None], jnp.stack([start, start])))
-
-
-def _half_line(centre: Array, width: Array, side: float, length: Array, count: int) -> tuple[Any, Any]:
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    end = jnp.arcsinh(length / width)
-    x = 0.5 * end * (jnp.asarray(nodes) + 1.0)
-    log_weight = jnp.log(0.5 * end * jnp.asarray(weights) * width) + jnp.log(jnp.cosh(x))
-    return centre + side * width * jnp.sinh(x), log_weight

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
+from robustly._runtime.estimator import with_parameters
 from robustly.errors import PersistError
-from robustly.glm.base import RowRegressor, keep_fit
-from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
-from robustly.glm.local import LocalChoice
+from robustly.glm.asked import LocalChoice
+from robustly.glm.base import OwnPredictors, RowRegressor, keep_fit
+from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson
 from robustly.glm.logistic import RobustLogisticRegression
+from robustly.glm.named import as_family
 from robustly.glm.result import regression_of
 from robustly.glm.saved_fits import from_saved
 
 
+@with_parameters
 class RobustLinearRegression(RowRegressor):
     r"""Linear regression in which every row has its own precision: Student-t errors, all parameters fitted.
 
@@ -31,6 +35,8 @@ class RobustLinearRegression(RowRegressor):
         predict_kind: what :meth:`predict` gives, ``"mean"`` or ``"typical"``; here they are the same.
         na_action: ``"drop"`` leaves out rows with missing values when fitting, and the summary names them; ``"raise"`` refuses
             them.
+        x_weights: ``"mcd"`` weights rows by the robust distance of their columns from the others', against leverage; or a number
+            a row; see :mod:`robustly.glm.leverage`.
 
     Example:
         >>> X = np.arange(40.0)[:, None]
@@ -43,24 +49,8 @@ class RobustLinearRegression(RowRegressor):
     Lange, Little & Taylor (1989).
     """
 
-    def __init__(
-        self,
-        *,
-        fit_intercept: bool = True,
-        dof: float | None = None,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-        predict_kind: str = "mean",
-        na_action: str = "raise",
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.dof = dof
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
-        self.predict_kind = predict_kind
-        self.na_action = na_action
+    dof: float | None = None
+    x_weights: Any = None
 
     def _family(self) -> Family:
         return Normal()
@@ -69,7 +59,8 @@ class RobustLinearRegression(RowRegressor):
         return {**super()._options(), "local": "dispersion"}
 
 
-class RobustPoissonRegression(RowRegressor):
+@with_parameters
+class RobustPoissonRegression(RowRegressor, OwnPredictors):
     r"""Poisson regression in which every row has its own log rate.
 
     :math:`\eta_i \sim p(\cdot \mid b + x_i w, \mathrm{spread})`, :math:`y_i \sim \mathrm{Poisson}(e^{\eta_i})`, the
@@ -97,35 +88,6 @@ class RobustPoissonRegression(RowRegressor):
         True
     """
 
-    def __init__(
-        self,
-        *,
-        prior: str = "normal",
-        approx: Any = "quadrature",
-        solver: str = "newton",
-        hyperprior: Any = None,
-        dof: float | None = 4.0,
-        spread: float | None = None,
-        fit_intercept: bool = True,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-        predict_kind: str = "mean",
-        na_action: str = "raise",
-    ) -> None:
-        self.prior = prior
-        self.approx = approx
-        self.solver = solver
-        self.hyperprior = hyperprior
-        self.dof = dof
-        self.spread = spread
-        self.fit_intercept = fit_intercept
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
-        self.predict_kind = predict_kind
-        self.na_action = na_action
-
     def _family(self) -> Family:
         return Poisson()
 
@@ -138,12 +100,14 @@ class RobustPoissonRegression(RowRegressor):
         return tags
 
 
-class RobustGLM(RowRegressor):
+@with_parameters
+class RobustGLM(RowRegressor, OwnPredictors):
     """Any family, anything local.
 
     Args:
         family: a name (``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
-            ``"negative_binomial"``) or a :class:`~robustly.glm.families.Family`, your own included.
+            ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"hurdle_poisson"``, ``"tweedie"`` …) or a
+            :class:`~robustly.glm.families.Family`, your own included.
         local: ``"predictor"``, ``"dispersion"``, ``"label"`` (0/1 responses), None for the classical model, a class
             of your own (:class:`~robustly.glm.law.Law`), or ``"auto"``: the dispersion of a normal, the predictor of anything
             else.
@@ -161,38 +125,10 @@ class RobustGLM(RowRegressor):
         'converged'
     """
 
-    def __init__(
-        self,
-        family: Any = "poisson",
-        *,
-        local: LocalChoice = "auto",
-        prior: str = "normal",
-        approx: Any = "quadrature",
-        solver: str = "newton",
-        hyperprior: Any = "auto",
-        dof: float | str | None = "auto",
-        spread: float | None = None,
-        fit_intercept: bool = True,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-        predict_kind: str = "mean",
-        na_action: str = "raise",
-    ) -> None:
-        self.family = family
-        self.local = local
-        self.prior = prior
-        self.approx = approx
-        self.solver = solver
-        self.hyperprior = hyperprior
-        self.dof = dof
-        self.spread = spread
-        self.fit_intercept = fit_intercept
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
-        self.predict_kind = predict_kind
-        self.na_action = na_action
+    family: Any = field(default="poisson", kw_only=False)
+    local: LocalChoice = "auto"
+    hyperprior: Any = "auto"
+    dof: float | str | None = "auto"
 
     def _family(self) -> Family:
         return as_family(self.family)
@@ -206,9 +142,13 @@ class RobustGLM(RowRegressor):
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
+        groups: Any = None,
     ) -> Any:
-        """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns."""
-        return self._fit(X, y, sample_weight, offset, exposure, trials)
+        """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns.
+
+        `groups` as in the other regressions: the rows of a group share an effect.
+        """
+        return self._fit(X, y, sample_weight, offset, exposure, trials, groups)
 
     def predict(
         self,
@@ -218,9 +158,11 @@ class RobustGLM(RowRegressor):
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
+        groups: Any = None,
     ) -> np.ndarray:
         """The expected response of every row; as in the other regressions, with `trials` for counts of successes."""
-        return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, trials=trials))
+        predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials, groups=groups)
+        return self._expected(kind, predictive)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

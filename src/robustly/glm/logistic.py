@@ -9,15 +9,24 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
+from robustly._runtime.estimator import with_parameters
 from robustly.errors import DataError, names
-from robustly.glm.base import GLMEstimator, given_by_row, keep_fit, of_kind, refuse_no_response
+from robustly.glm.base import (
+    GLMEstimator,
+    OwnPredictors,
+    given_by_row,
+    keep_fit,
+    of_kind,
+    refuse_no_response,
+)
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import regression_of
 from robustly.rows.labels import as_numbers
 
 
-class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
+@with_parameters
+class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
     r"""Logistic regression in which every row has its own log odds, or may carry a wrong label.
 
     ``local="logit"`` is Wang & Blei's: :math:`\eta_i \sim N(b + x_i w, \mathrm{spread}^2)`. With 0/1 responses the
@@ -41,34 +50,8 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
         (True, True)
     """
 
-    def __init__(
-        self,
-        *,
-        local: str | None = "logit",
-        prior: str = "normal",
-        approx: Any = "quadrature",
-        solver: str = "newton",
-        hyperprior: Any = "auto",
-        dof: float | None = 4.0,
-        spread: float | None = None,
-        fit_intercept: bool = True,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-        na_action: str = "raise",
-    ) -> None:
-        self.local = local
-        self.prior = prior
-        self.approx = approx
-        self.solver = solver
-        self.hyperprior = hyperprior
-        self.dof = dof
-        self.spread = spread
-        self.fit_intercept = fit_intercept
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
-        self.na_action = na_action
+    local: str | None = "logit"
+    hyperprior: Any = "auto"
 
     def _family(self) -> Family:
         return Bernoulli() if self._single else Binomial()

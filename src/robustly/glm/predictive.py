@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.keys import generator
+from robustly.approx.two_centre import two_centres
 from robustly.errors import DataError
-from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
+from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Normal, Poisson
 from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.glm.mean_interval import mean_interval
@@ -22,8 +23,8 @@ from robustly.result.listed import Listed
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 # Laws whose rows are averaged over their own predictors or dispersions.
 MIXED = (LocalPredictor, LocalDispersion)
-POINTS = 32
 ROWS_AT_ONCE = 4096
+GRID = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,6 +249,14 @@ class GLMPredictive(RowLaw):
     def _quantile_at(self, level: float) -> np.ndarray:
         if self.errors is not None:
             return self.m + self.errors.ppf(level)
+        if isinstance(self.law, (*MIXED, Classical)) and len(self) > 1:
+            # Rows differ by their predictor alone: it moves or stretches one law, or steps through its counts.
+            if isinstance(self.family, Normal):
+                return self.m + self._at_predictors(np.zeros(1))._quantile_at(level)
+            if isinstance(self.family, Gamma | Exponential):
+                return np.exp(np.minimum(self.m, 709.0)) * self._at_predictors(np.zeros(1))._quantile_at(level)
+            if self.family.discrete and len(self) > 2 * GRID and np.all(self.trials == self.trials[0]):
+                return self._counted_quantile(level)
         typical = self.typical
         if self.family.discrete:
             counted = isinstance(self.family, Binomial)
@@ -260,7 +269,26 @@ class GLMPredictive(RowLaw):
             centre = np.log(typical)
             return to_y(invert_cdf(lambda log_y: self.cdf(to_y(log_y)), level, centre - 1.0, centre + 1.0))
         width = self._width()
-        return invert_cdf(self.cdf, level, typical - width, typical + width)
+        return np.maximum(invert_cdf(self.cdf, level, typical - width, typical + width), self.family.least)
+
+    def _at_predictors(self, m: np.ndarray) -> GLMPredictive:
+        """The same law at other predictors, with the trials of the first row."""
+        return GLMPredictive(self.fitted, m, np.full(len(m), self.trials[0]))
+
+    def _counted_quantile(self, level: float) -> np.ndarray:
+        """Quantiles of counts grow with the predictor: those at a grid of predictors enclose those of all rows."""
+        grid = np.unique(np.quantile(self.m, np.linspace(0.0, 1.0, GRID)))
+        known = self._at_predictors(grid)._quantile_at(level)
+        right = np.clip(np.searchsorted(grid, self.m), 1, len(grid) - 1) if len(grid) > 1 else np.zeros(len(self), int)
+        low, found = known[right - 1 if len(grid) > 1 else right], known[right].copy()
+        open_rows = np.flatnonzero(found > low)
+        if len(open_rows):
+            some = self._at_predictors(self.m[open_rows])
+            # The least count that reaches the level lies above `low` − 1, and `found` reaches it.
+            found[open_rows] = invert_cdf(
+                some.cdf, level, low[open_rows] - 1.0, found[open_rows], open_ends=(False, False), whole=True
+            )
+        return found
 
     def _width(self) -> np.ndarray:
         with np.errstate(invalid="ignore"):
@@ -309,35 +337,3 @@ class GLMPredictive(RowLaw):
 def _nodes(shared: dict[str, float]) -> int:
     spread = shared.get("spread", 0.0)
     return 81 if spread > 6 else 41 if spread > 2 else 21
-
-
-def two_centres(
-    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, left: Any, right: Any, points: int = POINTS
-) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights on [a − left, a + right], dense around `a` and around `b`; shapes (rows, 4 · points)."""
-    b = np.clip(b, a - left, a + right)
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    width_low = np.where(a <= b, width_a, width_b)
-    width_high = np.where(a <= b, width_b, width_a)
-    gap = high - low
-    width_low, width_high = (
-        np.minimum(width_low, np.maximum(width_high, gap)),
-        np.minimum(width_high, np.maximum(width_low, gap)),
-    )
-    cut = 0.5 * gap
-    lines = [
-        _half_lines(low, width_low, -1.0, low - (a - left), points),
-        _half_lines(low, width_low, 1.0, cut, points),
-        _half_lines(high, width_high, -1.0, gap - cut, points),
-        _half_lines(high, width_high, 1.0, (a + right) - high, points),
-    ]
-    return np.concatenate([p for p, _ in lines], axis=1), np.concatenate([w for _, w in lines], axis=1)
-
-
-def _half_lines(
-    centre: np.ndarray, width: np.ndarray, side: float, length: Any, points: int
-) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(points)
-    end = np.arcsinh(np.maximum(length, 0.0) / width)[:, None]
-    x = 0.5 * end * (nodes + 1.0)
-    return centre[:, None] + side * width[:, None] * np.sinh(x), 0.5 * end * weights * width[:, None] * np.cosh(x)

@@ -13,19 +13,23 @@ from numpyro import handlers
 
 from robustly._runtime.precision import in_double_precision
 from robustly.approx import Approximation
-from robustly.errors import LocalizeError, ModelError, did_you_mean, names
+from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.outcome import warn_unless_converged
+from robustly.localized.by_group import take_groups
 from robustly.localized.fitting import fit_program
 from robustly.localized.sampling import as_numpyro
 from robustly.model.conjugacy import detect
+from robustly.model.group import grouped_model
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_bounded, check_support
 from robustly.model.program.fingerprint import Fingerprint
 from robustly.model.program.modes import read_program
-from robustly.model.program.read import Program, Request
+from robustly.model.program.read import Program
+from robustly.model.program.request import Request
 from robustly.model.row import RowModel
 from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows
+from robustly.rows.groups import Grouping, side_by_side
 
 RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress")
 
@@ -37,6 +41,7 @@ def localize(
     fixed: Mapping[str, Any] | None = None,
     hyperprior: Mapping[str, Any] | None = None,
     *,
+    by: str | None = None,
     plate: str | None = None,
     approx: Approximation | None = None,
     also: str | Sequence[str] = (),
@@ -59,6 +64,8 @@ def localize(
         rows: names of the arguments whose leading axis counts rows. Found from their shapes if not given.
         fixed: arguments of the prior that are not fitted, ``{"rate": 1.0}``, or by site ``{"b": {"loc": 0.0}}``.
         hyperprior: what is believed of fitted arguments, ``{"concentration": dist.Gamma(2, 0.1)}``; the fit is a MAP.
+        by: name of the argument of ``fit`` that says to which group each row belongs; the rows of a group then share one copy
+            of the sites. The model need not know of groups: an argument that it does not take is not passed to it.
         plate: name of the row plate, if there are several and the outermost is not it.
         approx: how the rows' own values are integrated out; by default exactly if the site is conjugate (which is
             detected), else by quadrature.
@@ -83,7 +90,14 @@ def localize(
             'name at least one site that may differ from row to row, as in localize(model, "precision").'
         )
     if _is_statespace(model):
+        if by is not None:
+            raise LocalizeError("by= is for NumPyro models; the steps of a series are its units. Leave it out.")
         return _localized_series(model, chosen, rows, fixed, hyperprior, plate, approx)
+    if not callable(model):
+        raise LocalizeError(
+            f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
+            'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
+        )
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
     if also != "auto":
         chosen = (*chosen, *((also,) if isinstance(also, str) else also))
@@ -95,7 +109,7 @@ def localize(
         _by_site(hyperprior, chosen, "hyperprior"),
         plate,
     )
-    return Localized(replace(request, follow=also == "auto"), approx)
+    return Localized(replace(request, follow=also == "auto"), approx, by)
 
 
 def undone(model: Any) -> Any:
@@ -125,6 +139,11 @@ def classical(
     model: Callable[..., Any], rows: str | Sequence[str] | None = None, *, plate: str | None = None
 ) -> Localized:
     """The model as it is, with point estimates of all its shared sites: what a localized fit is compared with."""
+    if not callable(model):
+        raise LocalizeError(
+            f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
+            'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
+        )
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
     return Localized(Request(undone(model), (), stated, plate=plate), None)
 
@@ -162,18 +181,21 @@ class _Known:
     """Compiled samplers by program, so that a second call starts at once."""
     common: list[tuple[Program, Program]] = field(default_factory=list)
     """Programs in which all rows share the localized values, each with the program it is the limit of."""
+    grouped: list[tuple[Program, RowModel, str]] = field(default_factory=list)
+    """Models of groups by the program of a row they were made from."""
 
 
-MOST_KNOWN = 32
+MOST_KNOWN = 8
 _KNOWN: dict[Fingerprint, _Known] = {}
 
 
 class Localized:
     """A model with localized sites, ready to be fitted. Made by :func:`localize`."""
 
-    def __init__(self, request: Request, approx: Approximation | None) -> None:
+    def __init__(self, request: Request, approx: Approximation | None, by: str | None = None) -> None:
         self.request = request
         self.approx = approx
+        self.by = by
 
     @property
     def _known(self) -> _Known:
@@ -220,13 +242,30 @@ class Localized:
         progress: show a progress line.
         """
         options = self._take_options(kwargs)
+        groups = None if self.by is None else take_groups(self.request.model, self.by, args, kwargs)
         arguments = read_arguments(self.request.model, args, kwargs)
         program, model, found = self.program_for(arguments)
         check_support(program, arguments)
         rows = self._rows(program, arguments, options)
-        fit = fit_program(self, program, model, found, arguments, rows, options)
+        if groups is not None:
+            model, found, rows = self._in_groups(program, rows, groups)
+        fit = fit_program(self, program, model, found, arguments, rows, options, groups)
         warn_unless_converged(fit.outcome)
         return fit
+
+    def _in_groups(self, program: Program, rows: ArrayRows, groups: Grouping) -> tuple[RowModel, str, ArrayRows]:
+        """The model of a group and the groups, for rows that were read."""
+        if len(groups.order) != len(rows):
+            raise DataError(
+                f"{self.by} has {len(groups.order)} values, but there are {len(rows)} rows. Give one value a row."
+            )
+        units = side_by_side(rows, groups)
+        for known, model, found in self._known.grouped:
+            if known is program:
+                return model, found, units
+        model, found = detect(grouped_model(program.row_model), units)
+        self._known.grouped.append((program, model, found))
+        return model, found, units
 
     def _take_options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         own = inspect.signature(self.request.model).parameters

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from robustly._runtime.estimator import with_parameters
 from robustly._runtime.threads import on_one_thread
 from robustly.approx.t_rows import collect
 from robustly.errors import ConvergenceWarning, DataError
@@ -22,6 +23,7 @@ from robustly.model import scale_matrices
 START_DOF = 5.0
 
 
+@with_parameters
 class BayesianRobustGaussianMixture(FittedMixture):
     r"""A mixture of t laws with priors on weights, means and shapes, fitted by variational Bayes.
 
@@ -77,46 +79,14 @@ class BayesianRobustGaussianMixture(FittedMixture):
     & Jordan 2006, Variational inference for Dirichlet process mixtures.
     """
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        dof: str | float = "fit",
-        tied_dof: bool = True,
-        weight_concentration_prior_type: str = "dirichlet_process",
-        weight_concentration_prior: float | None = None,
-        mean_precision_prior: float | None = None,
-        mean_prior: Any = None,
-        degrees_of_freedom_prior: float | None = None,
-        covariance_prior: Any = None,
-        tol: float = 1e-6,
-        reg_covar: float | None = None,
-        max_iter: int = 2000,
-        n_init: int = 1,
-        init_params: str = "robust",
-        random_state: Any = None,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.dof = dof
-        self.tied_dof = tied_dof
-        self.weight_concentration_prior_type = weight_concentration_prior_type
-        self.weight_concentration_prior = weight_concentration_prior
-        self.mean_precision_prior = mean_precision_prior
-        self.mean_prior = mean_prior
-        self.degrees_of_freedom_prior = degrees_of_freedom_prior
-        self.covariance_prior = covariance_prior
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.random_state = random_state
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
+    tied_dof: bool = True
+    max_iter: int = 2000
+    weight_concentration_prior_type: str = "dirichlet_process"
+    weight_concentration_prior: float | None = None
+    mean_precision_prior: float | None = None
+    mean_prior: Any = None
+    degrees_of_freedom_prior: float | None = None
+    covariance_prior: Any = None
 
     @on_one_thread
     def fit(self, X: Any, y: Any = None) -> Any:

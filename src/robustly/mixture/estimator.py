@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from robustly._runtime.estimator import with_parameters
 from robustly._runtime.threads import on_one_thread
 from robustly.errors import ConvergenceWarning, DataError
 from robustly.fit.t_components import Components, ComponentsRun, Rules, run_ecm
@@ -20,6 +21,7 @@ from robustly.model import scale_matrices
 START_DOF = 5.0
 
 
+@with_parameters
 class RobustGaussianMixture(FittedMixture):
     r"""Clusters that outliers do not pull apart: a mixture of multivariate t laws with fitted degrees of freedom.
 
@@ -80,42 +82,10 @@ class RobustGaussianMixture(FittedMixture):
     accelerate EM. Wang & Blei 2018, A general method for robust Bayesian modeling.
     """
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        dof: str | float = "fit",
-        tied_dof: bool = False,
-        tol: float = 1e-6,
-        reg_covar: float | None = None,
-        max_iter: int = 1000,
-        n_init: int = 1,
-        init_params: str = "robust",
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.dof = dof
-        self.tied_dof = tied_dof
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
+    weights_init: Any = None
+    means_init: Any = None
+    precisions_init: Any = None
+    warm_start: bool = False
 
     @on_one_thread
     def fit(self, X: Any, y: Any = None) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
@@ -12,6 +13,7 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from robustly._runtime.estimator import with_parameters
 from robustly.approx.t_rows import Densities, RowsSeen, distances_to_own, log_densities, see, shares
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.t_settings import LARGEST_VALUE
@@ -21,24 +23,36 @@ from robustly.result import persist
 from robustly.result.outliers import stand_out
 
 
+@with_parameters
 class FittedMixture(DensityMixin, BaseEstimator):
     """The part of a mixture that uses its components; fitting is in the subclasses."""
 
-    n_components: int
-    covariance_type: str
-    random_state: Any
-    weights_: np.ndarray
-    means_: np.ndarray
-    covariances_: np.ndarray
-    precisions_cholesky_: np.ndarray
-    dofs_: np.ndarray
-    core_spread_: np.ndarray
-    surprise_: np.ndarray
-    tail_probabilities_: np.ndarray
-    converged_: bool
-    n_iter_: int
-    lower_bound_: float
-    history_: list[float]
+    n_components: int = field(default=1, kw_only=False)
+    covariance_type: str = "full"
+    dof: str | float = "fit"
+    tied_dof: bool = False
+    tol: float = 1e-6
+    reg_covar: float | None = None
+    max_iter: int = 1000
+    n_init: int = 1
+    init_params: str = "robust"
+    random_state: Any = None
+    verbose: int = 0
+    verbose_interval: int = 10
+
+    if TYPE_CHECKING:  # there after fitting
+        weights_: np.ndarray
+        means_: np.ndarray
+        covariances_: np.ndarray
+        precisions_cholesky_: np.ndarray
+        dofs_: np.ndarray
+        core_spread_: np.ndarray
+        surprise_: np.ndarray
+        tail_probabilities_: np.ndarray
+        converged_: bool
+        n_iter_: int
+        lower_bound_: float
+        history_: list[float]
 
     @property
     def precisions_(self) -> np.ndarray:

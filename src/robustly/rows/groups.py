@@ -120,3 +120,27 @@ def rows_in_groups(data: Data, grouping: Grouping, labels: tuple[str, ...] = ())
         labels=labels,
         starts=np.asarray(grouping.starts),
     )
+
+
+# Cells that may be filled in: so many for every row, and so many in any case.
+FILLED_BY_ROW, FILLED_ANYWAY = 30, 1_000_000
+
+
+def side_by_side(rows: ArrayRows, grouping: Grouping) -> ArrayRows:
+    """Groups as units of one shape: their rows side by side, filled up to the longest, and how often each counts."""
+    longest, groups = int(grouping.sizes.max()), len(grouping)
+    if longest * groups > max(FILLED_ANYWAY, FILLED_BY_ROW * len(rows)):
+        raise DataError(
+            f'the groups "{grouping.name}" have up to {longest} rows each and {len(rows) / groups:.0f} on average; put side by side '
+            "they would be filled up to many times their size. Split the longest groups, or use a formula: "
+            'rb.glm("y ~ x + (1 | g)").'
+        )
+    place = np.arange(longest)[None] + grouping.starts[:-1, None]
+    inside = np.arange(longest)[None] < grouping.sizes[:, None]
+    # What is filled in repeats the group's first row: a value that the model can be asked about.
+    chosen = grouping.order[np.where(inside, np.minimum(place, len(rows) - 1), grouping.starts[:-1, None])]
+    counts = np.where(inside, rows.weight[chosen], 0.0)
+    chunk = max(1, min(rows.chunk, 65_536 // longest))
+    return ArrayRows(
+        (*(array[chosen] for array in rows.data), counts), np.ones(groups), chunk, (*rows.labels, "counts")
+    )

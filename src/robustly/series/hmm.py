@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
+from robustly._runtime.estimator import with_parameters
 from robustly._runtime.threads import on_one_thread
 from robustly.approx.t_rows import log_tails
 from robustly.errors import ConvergenceWarning, ModelError, NotFittedError, PersistError
@@ -27,6 +29,7 @@ ROUNDS = 2
 FITTED = ("startprob_", "transmat_", "means_", "covariances_", "dofs_")
 
 
+@with_parameters
 class RobustGaussianHMM(BaseEstimator):
     r"""A hidden Markov model that outliers do not pull apart: every state has a multivariate t law.
 
@@ -80,32 +83,17 @@ class RobustGaussianHMM(BaseEstimator):
     Wang & Blei 2018, A general method for robust Bayesian modeling.
     """
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        covariance_type: str = "full",
-        *,
-        dof: str | float = "fit",
-        tied_dof: bool = True,
-        tol: float = 1e-6,
-        reg_covar: float | None = None,
-        max_iter: int = 500,
-        n_init: int = 1,
-        init_params: str = "stmc",
-        params: str = "stmc",
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.dof = dof
-        self.tied_dof = tied_dof
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.params = params
-        self.random_state = random_state
+    n_components: int = field(default=1, kw_only=False)
+    covariance_type: str = field(default="full", kw_only=False)
+    dof: str | float = "fit"
+    tied_dof: bool = True
+    tol: float = 1e-6
+    reg_covar: float | None = None
+    max_iter: int = 500
+    n_init: int = 1
+    init_params: str = "stmc"
+    params: str = "stmc"
+    random_state: Any = None
 
     @on_one_thread
     def fit(self, X: Any, lengths: Any = None) -> RobustGaussianHMM:

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from robustly.approx.grid import hermite
+from robustly.approx.two_centre import two_centres
 from robustly.errors import ModelError, names
-from robustly.glm.predictive import two_centres
 from robustly.glm.priors import LOG_2PI
 
 Array = np.ndarray
