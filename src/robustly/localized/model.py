@@ -13,7 +13,7 @@ from numpyro import handlers
 
 from robustly._runtime.precision import in_double_precision
 from robustly.approx import Approximation
-from robustly.errors import LocalizeError, ModelError, did_you_mean, names
+from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.outcome import warn_unless_converged
 from robustly.localized.by_group import take_groups
 from robustly.localized.fitting import fit_program
