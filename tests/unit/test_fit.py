@@ -162,8 +162,8 @@ def test_arviz_reads_draws_and_integrated_log_likelihoods(fit):
         warnings.simplefilter("ignore", FutureWarning)
         import arviz as az
     data = fit.to_arviz(num_samples=200)
-    assert data.log_likelihood["rows"].shape == (1, 200, 150)
-    assert data.posterior["w"].shape == (1, 200, 2)
+    assert next(iter(data.log_likelihood.data_vars.values())).shape == (4, 200, 150)
+    assert data.posterior["w"].shape == (4, 200, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loo = az.loo(data)

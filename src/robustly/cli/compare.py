@@ -9,6 +9,7 @@ import typer
 from robustly.cli import options as opt
 from robustly.cli.request import MOST_MOVED, about, counting, read_request, told, with_lines
 from robustly.errors import DataError, RobustlyError
+from robustly.rows.paths import refuse_missing_file
 
 # What a family's classical fit is held against by `compare`: names, and how `rb.glm` is asked for them.
 RIVALS: dict[str, dict[str, dict[str, Any]]] = {
@@ -36,6 +37,9 @@ RIVALS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+OTHERS: dict[str, dict[str, Any]] = {"own predictor": {"local": "predictor"}}
+
+
 @opt.with_exit_codes
 def compare_command(
     data: opt.Data,
@@ -53,6 +57,7 @@ def compare_command(
     decimal: opt.Decimal = ".",
 ) -> None:
     """Fit the classical model and its robust relatives to DATA, and say which predicts left-out rows best."""
+    refuse_missing_file(data)
     from robustly.cli import terminal
     from robustly.comparison import compare
 
@@ -62,7 +67,7 @@ def compare_command(
     fits: dict[str, Any] = {}
     lost: dict[str, str] = {}
     with about(table):
-        for name, model in {"classical": {"local": None}, **RIVALS[family]}.items():
+        for name, model in {"classical": {"local": None}, **RIVALS.get(family, OTHERS)}.items():
             with terminal.working(f"fitting: {name} …"), told():
                 try:
                     fits[name] = asked.fit(**model)

@@ -9,6 +9,7 @@ import typer
 
 from robustly.cli import options as opt
 from robustly.cli.request import MOST_MOVED, RegressionRequest, about, counting, read_request, with_lines
+from robustly.rows.paths import refuse_missing_file
 
 if TYPE_CHECKING:
     from robustly.report.findings import Findings
@@ -42,6 +43,7 @@ def fit_command(
 
     A formula with a bar, such as "visits ~ age + (1 | clinic)", is a mixed model: groups have effects of their own.
     """
+    refuse_missing_file(data)
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(report, save, reads=(data,))

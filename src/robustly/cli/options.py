@@ -14,12 +14,18 @@ EXIT = (
     "was found is shown all the same; 2, bad input, with one line on stderr and nothing written."
 )
 
-Data = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file with a header line.", show_default=False)]
+Data = Annotated[
+    Path, typer.Argument(help="CSV, TSV, Excel, JSON lines or Parquet file; - is standard input.", show_default=False)
+]
 Formula = Annotated[
     str, typer.Argument(help='As "y ~ x + C(group) + bs(age, df=4) + offset(log(years))".', show_default=False)
 ]
 FamilyName = Annotated[
-    str, typer.Option("--family", help="normal, poisson, bernoulli, binomial, gamma, exponential or negative_binomial.")
+    str,
+    typer.Option(
+        "--family",
+        help="normal, poisson, bernoulli, binomial, gamma, exponential, negative_binomial, zero_inflated_poisson, hurdle_poisson, tweedie …",
+    ),
 ]
 Weights = Annotated[str | None, typer.Option(help="Column that says how often each row counts.")]
 Offset = Annotated[str | None, typer.Option(help="Column added to the linear predictor.")]

@@ -9,6 +9,7 @@ import typer
 
 from robustly.cli import options as opt
 from robustly.cli.request import about, counting, read_request, with_lines
+from robustly.rows.paths import refuse_missing_file
 
 
 @opt.with_exit_codes
@@ -33,6 +34,7 @@ def outliers_command(
     decimal: opt.Decimal = ".",
 ) -> None:
     """List the rows of DATA that do not belong, the most surprising first."""
+    refuse_missing_file(data)
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(out, reads=(data,))

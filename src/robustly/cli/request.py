@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustly.errors import DataError, PersistError, RobustlyError
+from robustly.rows.paths import refuse_missing_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +100,7 @@ def read_request(
     max_iter: int = 100,
 ) -> RegressionRequest:
     """The table and the formula, if the one can be what the other speaks of."""
+    refuse_missing_file(path)
     from robustly.glm.families import as_family
     from robustly.glm.formula import variables_of
     from robustly.glm.formula_frames import refuse_texts

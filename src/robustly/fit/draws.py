@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,9 @@ from robustly.fit.problem import Entering, EvidenceProblem
 from robustly.model.row import RowModel
 from robustly.rows.arrays import CHUNK, ArrayRows, pad
 from robustly.rows.store import Data
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,6 +41,29 @@ class Draws(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self.chains)
+
+    def summary(self, level: float = 0.9) -> pd.DataFrame:
+        """By number: mean, standard deviation, the central interval, effective draws, and r̂ of two or more chains."""
+        import pandas as pd
+        from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+        lines = {}
+        for name, chains in self.chains.items():
+            for index in np.ndindex(*chains.shape[2:]):
+                one = np.asarray(chains[(slice(None), slice(None), *index)])
+                ends = np.quantile(one, [0.5 - level / 2, 0.5 + level / 2])
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    checks = float(effective_sample_size(one)), float(split_gelman_rubin(one))
+                label = name + (f"[{','.join(map(str, index))}]" if index else "")
+                lines[label] = [one.mean(), one.std(ddof=1), *ends, *checks]
+        ends_named = [f"{100 * (0.5 + side * level / 2):g} %" for side in (-1, 1)]
+        return pd.DataFrame.from_dict(lines, orient="index", columns=["mean", "sd", *ends_named, "effective", "r_hat"])
+
+    def __repr__(self) -> str:
+        count, each = self.vectors.shape[:2]
+        return (
+            f"<{count} chains of {each} draws of {', '.join(self.chains)}; {self.divergences} divergences; .summary()>"
+        )
 
 
 # How much effort goes into a row's integral: half the points held at the estimate, all of them, or points found anew.

@@ -57,7 +57,7 @@ class GLMEstimator(BaseEstimator):
     def _options(self) -> dict[str, Any]:
         """What is passed on to the fit."""
         own = self.get_params(deep=False)
-        passed = ("local", "prior", "approx", "solver", "hyperprior", "dof", "spread", "tol", "max_iter")
+        passed = ("local", "prior", "approx", "solver", "hyperprior", "dof", "spread", "tol", "max_iter", "x_weights")
         return {name: own[name] for name in passed if name in own}
 
     def _design(

@@ -34,6 +34,8 @@ class RobustLinearRegression(RowRegressor):
         predict_kind: what :meth:`predict` gives, ``"mean"`` or ``"typical"``; here they are the same.
         na_action: ``"drop"`` leaves out rows with missing values when fitting, and the summary names them; ``"raise"`` refuses
             them.
+        x_weights: ``"mcd"`` weights rows by the robust distance of their columns from the others', against leverage; or a number
+            a row; see :mod:`robustly.glm.leverage`.
 
     Example:
         >>> X = np.arange(40.0)[:, None]
@@ -47,6 +49,7 @@ class RobustLinearRegression(RowRegressor):
     """
 
     dof: float | None = None
+    x_weights: Any = None
 
     def _family(self) -> Family:
         return Normal()
@@ -102,7 +105,8 @@ class RobustGLM(RowRegressor, OwnPredictors):
 
     Args:
         family: a name (``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
-            ``"negative_binomial"``) or a :class:`~robustly.glm.families.Family`, your own included.
+            ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"hurdle_poisson"``, ``"tweedie"`` …) or a
+            :class:`~robustly.glm.families.Family`, your own included.
         local: ``"predictor"``, ``"dispersion"``, ``"label"`` (0/1 responses), None for the classical model, a class
             of your own (:class:`~robustly.glm.law.Law`), or ``"auto"``: the dispersion of a normal, the predictor of anything
             else.

@@ -352,6 +352,8 @@ def as_family(given: Any) -> Family:
     if isinstance(given, type) and issubclass(given, Family):
         return given()
     if isinstance(given, str):
+        import robustly.glm.zeros  # noqa: F401  whose families are known by name too
+
         if given in FAMILIES:
             return FAMILIES[given]()
         raise ModelError(f'no family "{given}"; there are {names(FAMILIES)}.' + did_you_mean(given, FAMILIES))

@@ -36,6 +36,8 @@ class Family(ABC):
 
     nuisance: ClassVar[tuple[str, ...]] = ()
     """Names of positive parameters that are fitted along; `distribution` gets their values after the predictor."""
+    least: ClassVar[float] = -np.inf
+    """The least response of a measured quantity that is taken with a probability above zero, such as a sum of nothing."""
     yes_or_no: ClassVar[bool] = False
     """Whether a response is one of two classes, so that its mean is the probability of the second."""
 

@@ -50,6 +50,7 @@ WITHOUT_GROUPS = {
     "hyperprior": "auto",
     "spread": None,
     "dof": "auto",
+    "x_weights": None,
 }
 
 
@@ -67,6 +68,7 @@ def glm(
     spread: float | None = None,
     tol: float = 1e-8,
     max_iter: int = 100,
+    x_weights: Any = None,
     weights: Any = None,
     offset: Any = None,
     exposure: Any = None,
@@ -84,7 +86,9 @@ def glm(
             groups told apart by the column ``g``: a mixed model, integrated exactly over the groups' effects.
         data: a pandas or polars frame.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
-            ``"negative_binomial"``, or a :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
+            ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"zero_inflated_negative_binomial"``,
+            ``"hurdle_poisson"``, ``"hurdle_negative_binomial"``, ``"tweedie"``, or a
+            :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
             the second of the sorted classes counts as 1, and a note says so. Counts of successes are
             ``"cbind(successes, failures) ~ x"``, or a column with `trials`.
         local: what rows have of their own: ``"predictor"``, ``"dispersion"``, ``"label"``, None for the classical
@@ -94,6 +98,7 @@ def glm(
         weights, offset, exposure, trials: one value a row, or the name of a column. Offsets, exposures and trials that are
             columns are read from new rows; those given as numbers are asked for when predicting.
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
+        x_weights: as in :class:`~robustly.glm.estimators.RobustLinearRegression`.
         na_action: ``"raise"`` refuses rows with missing values by name, ``"drop"`` leaves them out, and the summary says which.
         group_law, group_dof: of a formula with groups, how effects are spread: ``"normal"``, ``"student_t"`` (with degrees of
             freedom held at `group_dof`, or fitted) or ``"laplace"``; `local` is then what rows have of their own within their
@@ -125,6 +130,7 @@ def glm(
             "hyperprior": hyperprior,
             "spread": spread,
             "dof": dof,
+            "x_weights": None if x_weights is None else "by row",
         }
         return fit_grouped(
             rows.groups,
@@ -153,6 +159,7 @@ def glm(
         spread=spread,
         tol=tol,
         max_iter=max_iter,
+        x_weights=x_weights,
         **rows.told,
     )
 

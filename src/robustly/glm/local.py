@@ -247,7 +247,13 @@ def law_of(family: Family, local: LocalChoice, prior: str = "normal", solver: st
         if not isinstance(family, Bernoulli | Binomial):
             raise ModelError(f'local="label" is for 0/1 responses; the family is {family}. Choose family="bernoulli".')
         return LocalLabel(family)
-    raise ModelError(f'local takes "predictor", "dispersion", "label", None or a Law of your own; got {local!r}.')
+    if local == "contaminated":
+        from robustly.glm.contaminated import Contaminated
+
+        return Contaminated(family, Classical(family))
+    raise ModelError(
+        f'local takes "predictor", "dispersion", "label", "contaminated", None or a Law of your own; got {local!r}.'
+    )
 
 
 def law_asked(family: Family, asked: Mapping[str, Any]) -> Law:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from robustly.errors import FitError
-from robustly.glm.families import Binomial, Exponential, Gamma, NegativeBinomial, Poisson
+from robustly.glm.families import Binomial, Exponential, Gamma, NegativeBinomial, Normal, Poisson
 from robustly.glm.local import Classical
+from robustly.glm.zeros import Tweedie, ZeroInflatedPoisson
 
 if TYPE_CHECKING:
     from robustly.glm.predictive import GLMPredictive
 
 STEP = 1e-5
-ON_LOG_SCALE = (Poisson, Gamma, Exponential, NegativeBinomial)
+ON_LOG_SCALE = (Poisson, Gamma, Exponential, NegativeBinomial, ZeroInflatedPoisson, Tweedie)
 
 
 def mean_interval(predictive: GLMPredictive, level: float, kind: str, groups: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -44,7 +45,8 @@ def _variance_of_mean(predictive: GLMPredictive, fit: Any, matrix: Any, kind: st
     x = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=float)
     x = np.column_stack([np.ones(len(x)), x]) if fitted.intercept else x
     by_predictor = np.einsum("ni,ij,nj->n", x, covariance[:size, :size], x, optimize=True)
-    if isinstance(fitted.law, Classical) or predictive.errors is not None:
+    alone = (*ON_LOG_SCALE[:4], Binomial, Normal, Tweedie)
+    if predictive.errors is not None or (isinstance(fitted.law, Classical) and isinstance(fitted.family, alone)):
         return by_predictor  # The mean is a function of the predictor alone.
     slope = _slope(predictive, lambda step: (predictive.m + step, fitted))
     more = []

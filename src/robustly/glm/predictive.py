@@ -11,7 +11,7 @@ import numpy as np
 from robustly._runtime.keys import generator
 from robustly.approx.two_centre import two_centres
 from robustly.errors import DataError
-from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
+from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Normal, Poisson
 from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.glm.mean_interval import mean_interval
@@ -24,6 +24,7 @@ LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 # Laws whose rows are averaged over their own predictors or dispersions.
 MIXED = (LocalPredictor, LocalDispersion)
 ROWS_AT_ONCE = 4096
+GRID = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,6 +249,14 @@ class GLMPredictive(RowLaw):
     def _quantile_at(self, level: float) -> np.ndarray:
         if self.errors is not None:
             return self.m + self.errors.ppf(level)
+        if isinstance(self.law, (*MIXED, Classical)) and len(self) > 1:
+            # Rows differ by their predictor alone: it moves or stretches one law, or steps through its counts.
+            if isinstance(self.family, Normal):
+                return self.m + self._at_predictors(np.zeros(1))._quantile_at(level)
+            if isinstance(self.family, Gamma | Exponential):
+                return np.exp(np.minimum(self.m, 709.0)) * self._at_predictors(np.zeros(1))._quantile_at(level)
+            if self.family.discrete and len(self) > 2 * GRID and np.all(self.trials == self.trials[0]):
+                return self._counted_quantile(level)
         typical = self.typical
         if self.family.discrete:
             counted = isinstance(self.family, Binomial)
@@ -260,7 +269,26 @@ class GLMPredictive(RowLaw):
             centre = np.log(typical)
             return to_y(invert_cdf(lambda log_y: self.cdf(to_y(log_y)), level, centre - 1.0, centre + 1.0))
         width = self._width()
-        return invert_cdf(self.cdf, level, typical - width, typical + width)
+        return np.maximum(invert_cdf(self.cdf, level, typical - width, typical + width), self.family.least)
+
+    def _at_predictors(self, m: np.ndarray) -> GLMPredictive:
+        """The same law at other predictors, with the trials of the first row."""
+        return GLMPredictive(self.fitted, m, np.full(len(m), self.trials[0]))
+
+    def _counted_quantile(self, level: float) -> np.ndarray:
+        """Quantiles of counts grow with the predictor: those at a grid of predictors enclose those of all rows."""
+        grid = np.unique(np.quantile(self.m, np.linspace(0.0, 1.0, GRID)))
+        known = self._at_predictors(grid)._quantile_at(level)
+        right = np.clip(np.searchsorted(grid, self.m), 1, len(grid) - 1) if len(grid) > 1 else np.zeros(len(self), int)
+        low, found = known[right - 1 if len(grid) > 1 else right], known[right].copy()
+        open_rows = np.flatnonzero(found > low)
+        if len(open_rows):
+            some = self._at_predictors(self.m[open_rows])
+            # The least count that reaches the level lies above `low` − 1, and `found` reaches it.
+            found[open_rows] = invert_cdf(
+                some.cdf, level, low[open_rows] - 1.0, found[open_rows], open_ends=(False, False), whole=True
+            )
+        return found
 
     def _width(self) -> np.ndarray:
         with np.errstate(invalid="ignore"):

@@ -72,7 +72,8 @@ class FittedRegression:
         """Which coefficients belong to each term of the formula; without one, every column is a term."""
         if self.formula is None:
             return {term: [place] for place, term in enumerate(self.terms)}
-        side, found, place = self.formula.side, {}, 0
+        side, place = self.formula.side, 0
+        found: dict[str, list[int]] = {}
         for _, inside in side.terms:
             parts = [side.parts[one] for one in inside]
             width = int(np.prod([len(part.names) for part in parts])) if parts else 1

@@ -35,6 +35,9 @@ from robustly.result.source import Source
 HEAVY = 0.3
 REFITS = 30
 KINKED_REFITS = 100
+# Passes by which a fit to all rows but one is climbed to, and the gain in nats at which it is there.
+SLOPE_STEPS = 15
+LEFT_TO_GAIN = 1e-9
 # A residual below this share of the spread is none.
 ON_THE_FIT = 1e-6
 
@@ -122,9 +125,61 @@ class GLMSource(Source):
         if self._kinked and len(lost) <= KINKED_REFITS:
             # Among few rows a kinked likelihood moves by leaps, from row to row.
             heavy = np.arange(len(lost))
-        for row in np.setdiff1d(heavy[self.design.rows.weight[heavy] > 0], leverage_one):
+        heavy = np.setdiff1d(heavy[self.design.rows.weight[heavy] > 0], leverage_one)
+        for row in heavy if self._kinked or isinstance(self.law, Noiseless) else ():
             found[row] = self._without(int(row))
+        if not (self._kinked or isinstance(self.law, Noiseless)) and len(heavy):
+            phi, m = np.tile(self.phi, (len(found), 1)), self.predictor.copy()
+            for row in heavy:
+                u, phi[row] = self.problem.split(self._climbed_without(int(row)))
+                m[row] = self.design.predictor(u, slice(row, row + 1))[0]
+            found[heavy] = self._evidence(m, phi)[heavy]
         return found
+
+    @cached_property
+    def _directions(self) -> np.ndarray:
+        return self.design.directions()
+
+    def _climbed_without(self, row: int) -> np.ndarray:
+        """The fit to all other rows, from that to all: slopes by passes, the curvature once, with the row's share taken off."""
+        weight = self.design.rows.weight.copy()
+        curve = self.found.optimum.curve - weight[row] * self._curve_of(row)
+        weight[row] = 0.0
+        vector, last, free = self.found.vector, np.inf, 1 + self.problem.linear.free
+        try:
+            inverse = np.linalg.inv(np.linalg.cholesky(-curve))
+        except np.linalg.LinAlgError:
+            return self._searched_without(self.problem.weighed(weight))
+        for _ in range(SLOPE_STEPS):
+            by_row = self.problem.curves_by_row(vector)[0] * weight[:, None]
+            slope = np.concatenate([self._directions.T @ by_row[:, 0], by_row[:, free].sum(axis=0)])
+            slope = slope + self.problem.prior(vector)[1]
+            step = inverse.T @ (inverse @ slope)
+            gain = 0.5 * float(slope @ step)
+            if not gain < last:
+                break
+            vector, last = vector + step, gain
+            if gain < LEFT_TO_GAIN:
+                return vector
+        return self._searched_without(self.problem.weighed(weight))
+
+    def _searched_without(self, problem: Regression) -> np.ndarray:
+        objective, start = problem.searched(self.found.vector)
+        return problem.left(maximize(objective, start, self.problem.plan.stop)).vector
+
+    def _curve_of(self, row: int) -> np.ndarray:
+        """One row's curvature in the vector."""
+        curve = self._curves[1][row]
+        used = np.concatenate([[0], 1 + self.problem.linear.free])
+        turn = np.zeros((len(used), len(self.found.vector)))
+        turn[0, : self.design.size] = self._directions[row]
+        turn[1:, self.design.size :] = np.eye(len(used) - 1)
+        bend = np.zeros((len(used), len(used)))
+        for value, (i, j) in zip(curve, pairs(self._curves[0].shape[1])):
+            if i in used and j in used:
+                a, b = int(np.flatnonzero(used == i)[0]), int(np.flatnonzero(used == j)[0])
+                bend[a, b] = bend[b, a] = value
+        return turn.T @ bend @ turn
 
     def _without(self, row: int) -> float:
         """The evidence of a row under the fit to all others, climbed from the fit to all."""
@@ -194,6 +249,15 @@ class GLMSource(Source):
 
     def observed(self) -> dict[str, np.ndarray]:
         return {"y": np.asarray(self.design.y)}
+
+    def replicates(self, vectors: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        found = []
+        for vector in vectors:
+            u, phi = self.problem.split(vector)
+            fitted = Fitted(self.law, phi, self.design.to_coefficients @ u, self.design.intercept)
+            law = GLMPredictive(fitted, self.design.predictor(u), self.design.trials)
+            found.append(law.sample(1, key=rng)[0])
+        return {"y": np.stack(found)}
 
     def posterior(self, site: str | None) -> RowPosterior:
         if isinstance(self.law, Noiseless):

@@ -683,15 +683,21 @@ class Fit:
         view("report")(self, path, title=title, data=data)
         return None
 
-    def to_arviz(self, draws: Mapping[str, Any] | None = None, *, num_samples: int = 500, seed: int = 0) -> Any:
-        """An ArviZ ``InferenceData``: posterior draws and the integrated log likelihood of every row at each of them.
+    def to_arviz(
+        self, draws: Mapping[str, Any] | None = None, *, num_samples: int = 500, num_chains: int = 4, seed: int = 0
+    ) -> Any:
+        """Posterior draws for ArviZ, the integrated log likelihood of every row at each of them, and what was observed.
 
-        An ``InferenceData``, or with ArviZ 1 and later the ``DataTree`` that took its place. Pass what ``sample_posterior``
-        gave; without it, draws come from the normal approximation at the estimate.
+        An ``InferenceData``, or with ArviZ 1 and later the ``DataTree`` that took its place: ``az.loo``, ``az.summary`` and
+        ``az.compare`` take it. Regressions have replicated responses besides, for ``az.plot_ppc`` and ``az.plot_loo_pit``.
+
+        Args:
+            draws: what :meth:`sample_posterior` gave; None draws here.
+            num_samples, num_chains, seed: draws in each chain, how many chains, and where they begin.
         """
         from robustly.result.arviz import to_inference_data
 
-        return to_inference_data(self, draws, num_samples, seed)
+        return to_inference_data(self, draws, num_samples, num_chains, seed)
 
     def to_marginaleffects(self, data: Any) -> Any:
         """This regression as the package ``marginaleffects`` takes models: for its predictions, comparisons and slopes.

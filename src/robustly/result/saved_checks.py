@@ -104,7 +104,7 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
     )
 
 
-def check_row_labels(kept: object, rows: int) -> None:
+def check_row_labels(kept: Meta | None, rows: int) -> None:
     if kept is None:
         return
     need(isinstance(kept, dict) and {"labels", "kept", "dropped"} <= set(kept), "row_labels are not a table")

@@ -119,6 +119,10 @@ class Source(ABC):
         """What was observed, by name, one entry a row; nothing where the model does not tell."""
         return {}
 
+    def replicates(self, vectors: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """New responses of the same rows, one set for each vector; nothing where the model does not tell."""
+        return {}
+
     # ------------------------------------------------------------------ some models
 
     def posterior_of(self, data: Sequence[Any], named: Mapping[str, Any]) -> ByRow:

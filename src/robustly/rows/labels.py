@@ -81,7 +81,7 @@ def missing_by_row(parts: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
         if part is None or np.ndim(part) == 0 or np.shape(part)[0] != n:
             continue
         if hasattr(part, "tocsr"):
-            gone = np.zeros(n, dtype=bool)
+            gone: np.ndarray = np.zeros(n, dtype=bool)
             gone[part.tocsr().tocoo().row[np.isnan(part.tocsr().data)]] = True
         else:
             import pandas as pd
