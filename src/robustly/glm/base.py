@@ -248,12 +248,12 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         design, labels = self._design(X, response_of(X, y, family), sample_weight, offset, exposure, trials)
         given = given_by_row(offset=offset, exposure=exposure, trials=trials)
         if groups is not None:
-            keep_fit(self, self._fit_groups(design, family, groups))
+            keep_fit(self, self._fit_groups(design, family, groups, labels))
             return self
         keep_fit(self, fit_glm(design, family, needs=given, labels=labels, **self._options()))
         return self
 
-    def _fit_groups(self, design: Design, family: Family, groups: Any) -> Fit:
+    def _fit_groups(self, design: Design, family: Family, groups: Any, labels: RowLabels) -> Fit:
         """Rows whose groups have intercepts of their own."""
         asked = self._options()
         refuse_other_length(len(design), "groups", groups)
@@ -270,6 +270,7 @@ class RowRegressor(RegressorMixin, GLMEstimator):
             group_dof=degrees if heavy and not isinstance(degrees, str) else None,
             dof=degrees if errors else None,
             max_iter=max(asked["max_iter"], 100),
+            labels=labels,
         )
 
     def predict(

@@ -143,6 +143,7 @@ def glm(
             max_iter=max_iter,
             formula=rows.columns,
             effects=rows.effects,
+            labels=rows.labels,
             **{name: value for name, value in asked.items() if value != WITHOUT_GROUPS[name]},
         )
     if (group_law, group_dof) != ("normal", None):

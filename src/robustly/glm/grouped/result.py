@@ -24,6 +24,7 @@ from robustly.glm.result import SHARED
 from robustly.model.linear import Given, read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
+from robustly.rows.labels import RowLabels
 
 CHOICES = ("auto", "known", "new")
 
@@ -152,6 +153,11 @@ class FittedMixed:
         }
 
 
+def _names_of(labels: Sequence[Any]) -> np.ndarray:
+    """Labels of groups as files keep them: whole numbers or texts."""
+    return np.array([one if type(one) is int else str(one) for one in labels], dtype=object)
+
+
 def _law_numbers(effects: GroupEffects) -> dict[str, float]:
     return {name: float(np.exp(value)) for name, value in zip(effects.law.names, effects.psi)}
 
@@ -186,6 +192,7 @@ def grouped_fit(
     notes: Sequence[str],
     formula: Any,
     columns: EffectColumns | None,
+    of_rows: RowLabels,
 ) -> Fit:
     """A result from what a search found."""
     problem = found.problem
@@ -226,6 +233,7 @@ def grouped_fit(
         source=source,
         aliased=design.aliased,
         row_count=len(design),
+        row_labels=RowLabels(_names_of(given.grouping.labels), None, of_rows.dropped, of_rows.lacking),
         freedom={} if not problem.entries and not problem.fixed else given.freedom,
         **model.fields(found.outcome.kind, labels),
     )
