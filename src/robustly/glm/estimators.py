@@ -9,10 +9,11 @@ import numpy as np
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import PersistError
+from robustly.glm.asked import LocalChoice
 from robustly.glm.base import OwnPredictors, RowRegressor, keep_fit
-from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
-from robustly.glm.local import LocalChoice
+from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson
 from robustly.glm.logistic import RobustLogisticRegression
+from robustly.glm.named import as_family
 from robustly.glm.result import regression_of
 from robustly.glm.saved_fits import from_saved
 
@@ -34,6 +35,8 @@ class RobustLinearRegression(RowRegressor):
         predict_kind: what :meth:`predict` gives, ``"mean"`` or ``"typical"``; here they are the same.
         na_action: ``"drop"`` leaves out rows with missing values when fitting, and the summary names them; ``"raise"`` refuses
             them.
+        x_weights: ``"mcd"`` weights rows by the robust distance of their columns from the others', against leverage; or a number
+            a row; see :mod:`robustly.glm.leverage`.
 
     Example:
         >>> X = np.arange(40.0)[:, None]
@@ -47,6 +50,7 @@ class RobustLinearRegression(RowRegressor):
     """
 
     dof: float | None = None
+    x_weights: Any = None
 
     def _family(self) -> Family:
         return Normal()
@@ -138,9 +142,13 @@ class RobustGLM(RowRegressor, OwnPredictors):
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
+        groups: Any = None,
     ) -> Any:
-        """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns."""
-        return self._fit(X, y, sample_weight, offset, exposure, trials)
+        """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns.
+
+        `groups` as in the other regressions: the rows of a group share an effect.
+        """
+        return self._fit(X, y, sample_weight, offset, exposure, trials, groups)
 
     def predict(
         self,
@@ -150,9 +158,11 @@ class RobustGLM(RowRegressor, OwnPredictors):
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
+        groups: Any = None,
     ) -> np.ndarray:
         """The expected response of every row; as in the other regressions, with `trials` for counts of successes."""
-        return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, trials=trials))
+        predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials, groups=groups)
+        return self._expected(kind, predictive)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

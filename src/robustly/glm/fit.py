@@ -12,12 +12,14 @@ import numpy as np
 from robustly.errors import IdentifiabilityWarning, ModelError
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.problem import Found
+from robustly.glm.asked import LocalChoice, law_of
 from robustly.glm.classical import fit_classical
 from robustly.glm.edges import NARROWEST, WIDEST, fit_law
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
-from robustly.glm.judging import STEEPEST
-from robustly.glm.local import Classical, Law, LocalChoice, LocalPredictor, law_of
+from robustly.glm.judging import STEEPEST, fit_contaminated
+from robustly.glm.leverage import weighed_by_columns
+from robustly.glm.local import Classical, Law, LocalPredictor
 from robustly.glm.profile import near_profile
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.glm.result import regression_fit
@@ -48,6 +50,7 @@ def fit_glm(
     spread: float | None = None,
     tol: float = 1e-8,
     max_iter: int = 100,
+    x_weights: Any = None,
     formula: Any = None,
     classical: Fit | None = None,
     needs: Sequence[str] = (),
@@ -58,7 +61,8 @@ def fit_glm(
     `needs` names what came by row and has to come with new rows too: ``"offset"``, ``"exposure"``, ``"trials"``;
     `labels` says what the rows are called.
     """
-    notes = family.check_response(design.y, design.trials)
+    design, told = weighed_by_columns(design, x_weights)
+    notes = (*family.check_response(design.y, design.trials), *told)
     if local == "auto":
         local = "dispersion" if isinstance(family, Normal) else "predictor"
     law = law_of(family, local, prior)
@@ -99,7 +103,15 @@ def fit_glm(
         )
     if classical is not None and classical.source is not None:
         plan = replace(plan, known=classical.source.found)  # type: ignore[attr-defined]
-    found: Found = SOLVERS[solver](design, plan)
+    if local == "contaminated":
+        if single or solver != "newton" or spread is not None:
+            raise ModelError(
+                'local="contaminated" takes counts and measurements, solver="newton" and no spread; for 0/1 rows choose '
+                'local="label".'
+            )
+        found: Found = fit_contaminated(design, plan)
+    else:
+        found = SOLVERS[solver](design, plan)
     if unidentified and found.outcome.converged and isinstance(plan_of(found).law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))
     notes = (*(labels.note() if labels is not None else ()), *notes)

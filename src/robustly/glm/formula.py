@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError, did_you_mean, names
-from robustly.glm.families import Binomial, Family, as_family
+from robustly.glm.asked import LocalChoice
+from robustly.glm.families import Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
@@ -29,7 +30,7 @@ from robustly.glm.formula_spec import (
 from robustly.glm.grouped.design import EffectColumns, read_groups_of
 from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.grouped.problem import GroupDesign
-from robustly.glm.local import LocalChoice
+from robustly.glm.named import as_family
 from robustly.model.linear import Design, read_design
 from robustly.result.fit import Fit
 from robustly.rows.labels import (
@@ -50,6 +51,7 @@ WITHOUT_GROUPS = {
     "hyperprior": "auto",
     "spread": None,
     "dof": "auto",
+    "x_weights": None,
 }
 
 
@@ -67,6 +69,7 @@ def glm(
     spread: float | None = None,
     tol: float = 1e-8,
     max_iter: int = 100,
+    x_weights: Any = None,
     weights: Any = None,
     offset: Any = None,
     exposure: Any = None,
@@ -96,6 +99,7 @@ def glm(
         weights, offset, exposure, trials: one value a row, or the name of a column. Offsets, exposures and trials that are
             columns are read from new rows; those given as numbers are asked for when predicting.
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
+        x_weights: as in :class:`~robustly.glm.estimators.RobustLinearRegression`.
         na_action: ``"raise"`` refuses rows with missing values by name, ``"drop"`` leaves them out, and the summary says which.
         group_law, group_dof: of a formula with groups, how effects are spread: ``"normal"``, ``"student_t"`` (with degrees of
             freedom held at `group_dof`, or fitted) or ``"laplace"``; `local` is then what rows have of their own within their
@@ -127,6 +131,7 @@ def glm(
             "hyperprior": hyperprior,
             "spread": spread,
             "dof": dof,
+            "x_weights": None if x_weights is None else "by row",
         }
         return fit_grouped(
             rows.groups,
@@ -154,6 +159,7 @@ def glm(
         spread=spread,
         tol=tol,
         max_iter=max_iter,
+        x_weights=x_weights,
         **rows.told,
     )
 

@@ -23,7 +23,7 @@ from robustly.glm.edges import regression
 from robustly.glm.families import Normal
 from robustly.glm.local import Classical, Law, LocalLabel, LocalPrecision, LocalPredictor
 from robustly.glm.predictive import Fitted, GLMPredictive
-from robustly.glm.regression import Plan, Regression
+from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
 from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
 
@@ -44,28 +44,41 @@ CONSISTENT = 1.4826  # A normal's standard deviation over its median absolute de
 
 def judge_regression(design: Design, plan: Plan) -> Judgement:
     """Weigh the cores of a regression, each by itself and with a wide part."""
+    candidates = [_candidate(*one) for one in _laws(design, plan)]
+    if len(candidates) == 1:
+        return judge(candidates, "The classical model has no finite estimates.")
+    return judge(candidates, heavy_tails_doubt(candidates) if isinstance(plan.law.family, Normal) else "")
+
+
+def fit_contaminated(design: Design, plan: Plan) -> Found:
+    """The law with a wide part that the evidence prefers, as the answer; the classical model where it does as well."""
+    laws = _laws(design, plan)
+    found, _, _ = max(laws, key=lambda one: _candidate(*one).log_evidence)
+    if isinstance(plan_of(found).law, Contaminated) or not found.outcome.converged:
+        return found
+    return found.with_outcome("boundary", plan.law.boundary_text)
+
+
+def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
+    """Every law that is weighed: fitted, its core, and by how much it must do better."""
     family = plan.law.family
     plain = Plan(Classical(family), nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge)
+    plainest, *richer = cores_of(plan.law)
+    classical = fit_classical(design, plain)
+    laws = [(classical, plainest, 0.0)]
+    if not classical.outcome.converged:
+        return laws
     trimmed = trimmed_start(design, family)
-    candidates: list[Candidate] = []
-    previous: Found | None = None
-    for place, core in enumerate(cores_of(plan.law)):
-        margin = HEAVY_MARGIN if place and isinstance(family, Normal) else 0.0
-        if place == 0:
-            classical = fit_classical(design, plain)
-            if not classical.outcome.converged:
-                return judge([_candidate(classical, core, margin)], "The classical model has no finite estimates.")
-            candidates.append(_candidate(classical, core, margin))
-            vectors = _starts(design, core, classical, trimmed)
-        elif previous is not None and not _overdispersed(core, previous):
-            continue
-        else:
-            assert previous is not None
-            vectors = _spread_starts(core, previous, trimmed) or _grown(core, previous)
-        found = _fit(design, replace(plain, law=Contaminated(family, core)), vectors)
-        candidates.append(_candidate(found, core, margin))
-        previous = found
-    return judge(candidates, heavy_tails_doubt(candidates) if isinstance(family, Normal) else "")
+    found = _fit(
+        design, replace(plain, law=Contaminated(family, plainest)), _starts(design, plainest, classical, trimmed)
+    )
+    laws.append((found, plainest, 0.0))
+    for core in richer:
+        if _overdispersed(core, found):
+            starts = _spread_starts(core, found, trimmed) or _grown(core, found)
+            margin = HEAVY_MARGIN if isinstance(family, Normal) else 0.0
+            laws.append((_fit(design, replace(plain, law=Contaminated(family, core)), starts), core, margin))
+    return laws
 
 
 STEEPEST = 5.0

@@ -12,10 +12,12 @@ import pandas as pd
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
-from robustly.glm.families import FAMILIES, Normal
+from robustly.glm.asked import LocalChoice, law_asked
+from robustly.glm.families import Normal
 from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.formula_saved import formula_to_json
-from robustly.glm.local import Classical, LocalChoice, law_asked
+from robustly.glm.local import Classical
+from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
 from robustly.glm.source import GLMSource, fitted_of, leverage_one_in

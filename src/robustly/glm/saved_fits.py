@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import PersistError
-from robustly.glm.families import Family, as_family
+from robustly.glm.asked import LocalChoice, law_of
+from robustly.glm.contaminated import contaminated_with
+from robustly.glm.families import Family
 from robustly.glm.formula_saved import formula_from_json
-from robustly.glm.local import Classical, LocalChoice, Noiseless, Shifted, law_of
+from robustly.glm.local import Classical, Noiseless, Shifted
+from robustly.glm.named import as_family
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import FittedRegression
 from robustly.result.fit import Fit
 from robustly.result.saved import fields_of
 
-NAMED = ("predictor", "dispersion", "label", None)
+NAMED = ("predictor", "dispersion", "label", "contaminated", None)
 
 
 def from_saved(
@@ -37,6 +40,7 @@ def from_saved(
         "Classical": lambda: Classical(chosen),
         "Shifted": lambda: Shifted(chosen),
         "Noiseless": lambda: Noiseless(chosen, asked["prior"]),
+        "Contaminated": lambda: contaminated_with(chosen, len(arrays["phi"])),
     }
     law = laws.get(meta["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
     formula = formula_from_json(meta["formula"]) if meta.get("formula") else None

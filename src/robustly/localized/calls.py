@@ -20,7 +20,8 @@ from robustly.approx.grid import line_points, qmc_points
 from robustly.errors import DataError, ModelError, names
 from robustly.fit.passes import ChunkPass
 from robustly.model.program.hyper import core
-from robustly.model.program.read import Program, Run
+from robustly.model.program.read import Program
+from robustly.model.program.request import Run
 from robustly.model.program.trace import neutral_value
 
 LINE_POINTS = 121

@@ -24,7 +24,8 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_bounded, check_support
 from robustly.model.program.fingerprint import Fingerprint
 from robustly.model.program.modes import read_program
-from robustly.model.program.read import Program, Request
+from robustly.model.program.read import Program
+from robustly.model.program.request import Request
 from robustly.model.row import RowModel
 from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows
@@ -92,6 +93,11 @@ def localize(
         if by is not None:
             raise LocalizeError("by= is for NumPyro models; the steps of a series are its units. Leave it out.")
         return _localized_series(model, chosen, rows, fixed, hyperprior, plate, approx)
+    if not callable(model):
+        raise LocalizeError(
+            f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
+            'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
+        )
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
     if also != "auto":
         chosen = (*chosen, *((also,) if isinstance(also, str) else also))
@@ -133,6 +139,11 @@ def classical(
     model: Callable[..., Any], rows: str | Sequence[str] | None = None, *, plate: str | None = None
 ) -> Localized:
     """The model as it is, with point estimates of all its shared sites: what a localized fit is compared with."""
+    if not callable(model):
+        raise LocalizeError(
+            f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
+            'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
+        )
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
     return Localized(Request(undone(model), (), stated, plate=plate), None)
 
@@ -174,7 +185,7 @@ class _Known:
     """Models of groups by the program of a row they were made from."""
 
 
-MOST_KNOWN = 32
+MOST_KNOWN = 8
 _KNOWN: dict[Fingerprint, _Known] = {}
 
 

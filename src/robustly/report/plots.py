@@ -6,45 +6,21 @@ Figures are in_style narrow, with type that is still read on a phone, and text o
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from robustly.errors import ModelError
+from robustly.result.figure_style import STYLE, in_style
 
 ROBUST, CLASSICAL, QUIET, MARK = "#1d6f8a", "#b8552f", "#8a9296", "#a3195b"
 COLOURS = (ROBUST, CLASSICAL, "#6b7d2a", "#6a4c93", "#555555")
-STYLE = {
-    "text.parse_math": False,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#777777",
-    "xtick.color": "#444444",
-    "ytick.color": "#444444",
-    "axes.labelcolor": "#222222",
-}
 WIDTH = 4.9
 MOST_TERMS = 30
 MOST_POINTS = 4000
 BINS = 10
 DEEPEST = 16.0
-
-
-def in_style(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Draw with our style and leave matplotlib's settings as they were."""
-
-    @functools.wraps(make)
-    def styled(*args: Any, **kwargs: Any) -> Any:
-        from matplotlib import rc_context
-
-        with rc_context(STYLE):
-            return make(*args, **kwargs)
-
-    return styled
 
 
 def label(text: Any, width: int = 26) -> str:

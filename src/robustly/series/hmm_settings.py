@@ -85,6 +85,10 @@ def filled_rows(rows: np.ndarray, size: int) -> np.ndarray:
         raise DataError(
             f"{len(known)} rows have a value for n_components={size}; each state needs at least one. Lower n_components."
         )
+    if (np.nanmax(known, axis=0) == np.nanmin(known, axis=0)).all():
+        raise DataError(
+            "every column of X is constant: nothing varies that could be fitted. Check which columns were read."
+        )
     complete = rows[~gaps.any(axis=1)]
     if len(complete) >= max(10 * size * rows.shape[1], len(known) // 2):
         return complete

@@ -160,13 +160,13 @@ def fit_pareto(excess: np.ndarray) -> tuple[float, float]:
     return (n * shape + 5.0) / (n + 10.0), -shape / at
 
 
-def slopes_of(sides: list[tuple[np.ndarray, np.ndarray]], here: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Differences of the log evidence between the two sides of each coordinate, and the covariance that the draws give them."""
-    share = np.exp(here - logsumexp(here))
-    used = share > 0
-    slope = np.array([logsumexp(ahead) - logsumexp(back) for ahead, back in sides])
-    each = np.array([(ahead - back)[used] for ahead, back in sides])
-    off = (each - (each * share[used]).sum(axis=1, keepdims=True)) * share[used]
+def slopes_of(ahead: list[np.ndarray], here: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """By how much the log evidence differs a step ahead in each coordinate, and the covariance that the draws give these numbers."""
+    used = np.isfinite(here)
+    share = np.exp(here[used] - logsumexp(here))
+    slope = np.array([logsumexp(one) - logsumexp(here) for one in ahead])
+    each = np.array([one[used] - here[used] for one in ahead])
+    off = (each - each @ share[:, None]) * share
     return slope, off @ off.T
 
 

@@ -177,13 +177,10 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
             return replace(best, tried_sampling=True, effective=here.effective)
         only = worth_keeping(here)
         logs = lambda at: log_weights(model, *space.split(np.clip(at, low, high)), draws, only)  # noqa: B023
-        value = lambda at: float(logsumexp(logs(at))) - np.log(number)  # noqa: B023
         origin, seen = vector, logs(vector)
         for _ in range(MOST_CHORDS):
-            slope, noise = slopes_of(
-                [(logs(vector + DIFFERENCE * h), logs(vector - DIFFERENCE * h)) for h in np.diag(unit)], seen
-            )
-            slope, noise = slope / (2.0 * DIFFERENCE), noise / (2.0 * DIFFERENCE) ** 2
+            slope, noise = slopes_of([logs(vector + DIFFERENCE * h) for h in np.diag(unit)], seen)
+            slope, noise = slope / DIFFERENCE, noise / DIFFERENCE**2
             gain, lost = 0.5 * float(slope @ inverse @ slope), 0.5 * float(np.sum(inverse * noise))
             before, shrink = float(logsumexp(seen)), 1.0
             while shrink > 0.05:
@@ -205,6 +202,9 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
         if near and (lost <= MOST_LOST or number >= MOST_DRAWS):
             break
         number = min(4 * number, MOST_DRAWS) if near else number
+    # Standard errors do not need the last twentieth of the weight.
+    few = worth_keeping(here, 0.05)
+    value = lambda at: float(logsumexp(log_weights(model, *space.split(np.clip(at, low, high)), draws, few)))
     curve = curvature(value, vector, value(vector), 0.3 * unit)
     natural, dofs = space.split(vector)
     outcome = ended(converged, best.outcome.steps + steps, MOST_CHORDS)

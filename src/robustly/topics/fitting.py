@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from robustly.errors import FitError
 from robustly.rows.store import Slot
@@ -69,7 +69,7 @@ class TopicsPlan:
     tol: float
     sweeps: int
     draws: int
-    dtype: Any
+    dtype: DTypeLike
     seed: int
     validated: bool = False
     joins: bool = False

@@ -19,6 +19,7 @@ from robustly.model.linear import Design
 from robustly.rows.groups import Grouping, group_rows
 
 MOST_EFFECTS = 3
+INTERCEPT = "Intercept"
 
 
 @dataclass(frozen=True, eq=False)

@@ -154,7 +154,7 @@ class GroupPredictive(RowLaw):
         places: np.ndarray,
         trials: Any = None,
     ) -> None:
-        self.fitted, self.effects = fitted, effects
+        self.fitted, self.effects, self.m = fitted, effects, m
         known = places >= 0
         at = np.where(known, places, 0)
         own = np.einsum("nq,nq->n", columns, effects.mean[at])

@@ -10,7 +10,7 @@ import numpy as np
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
-from robustly.glm.families import FAMILIES
+from robustly.glm.asked import LocalChoice, law_asked
 from robustly.glm.formula_frames import as_pandas
 from robustly.glm.formula_saved import formula_to_json
 from robustly.glm.grouped.design import EffectColumns
@@ -18,7 +18,7 @@ from robustly.glm.grouped.linear_source import LinearSource
 from robustly.glm.grouped.predictive import GroupEffects, GroupPredictive, StudentRows, student_rows
 from robustly.glm.grouped.problem import GroupedRegression, GroupPlan, LinearGroupedRegression
 from robustly.glm.grouped.source import GroupSource
-from robustly.glm.local import LocalChoice, law_asked
+from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import SHARED
 from robustly.model.linear import read_offset
@@ -82,6 +82,13 @@ class FittedMixed:
         if self.effects.precisions is not None:
             return student_rows(self.fitted.shared["scale"], self.effects, m, columns, places)
         return GroupPredictive(self.fitted, self.effects, m, columns, places, counted)
+
+    def with_intercepts(self, matrix: Any, offset: np.ndarray, labels: Any, trials: Any) -> GroupPredictive:
+        """New rows of a model whose groups have intercepts: a matrix of columns and labels of groups; None, new groups."""
+        m = self.fitted.predictor(matrix, offset)
+        places = np.full(len(m), -1) if labels is None else self.effects.places(labels)
+        counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
+        return GroupPredictive(self.fitted, self.effects, m, np.ones((len(m), 1)), places, counted)
 
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         known = {made: name for name, made in FAMILIES.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -29,6 +29,7 @@ from robustly.model.program.checks import (
     user_line,
 )
 from robustly.model.program.dependences import dependences, only_first_reached, traced_leaves
+from robustly.model.program.request import Ask, Request, Run, Tangled, central_value
 from robustly.model.program.sites import (
     choose_plate,
     latent_grid,
@@ -41,33 +42,6 @@ from robustly.model.program.sites import (
 from robustly.model.program.trace import ROWS, Trace, fixed_key, inside, run_program, site_log_prob, stand_in_rows
 from robustly.model.row import RowModel
 from robustly.rows.arrays import pad
-
-Run = Callable[..., Trace]
-Ask = Callable[..., Any]
-
-
-class Tangled(LocalizeError):
-    """A shared site whose prior follows a localized one."""
-
-    def __init__(self, site: str, text: str) -> None:
-        super().__init__(text)
-        self.site = site
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """What was asked of a program: which sites are local, which arguments are held, what is believed of the others."""
-
-    model: Callable[..., Any]
-    sites: tuple[str, ...]
-    rows: tuple[str, ...] | None = None
-    fixed: Mapping[str, Mapping[str, Any]] | None = None
-    hyperprior: Mapping[str, Mapping[str, Any]] | None = None
-    plate: str | None = None
-    flat: tuple[str, ...] = ()
-    """Shared sites whose own prior is left out (the classical limit of a localized site)."""
-    follow: bool = False
-    """Whether sites whose prior follows a localized one are localized too."""
 
 
 class Program:
@@ -361,11 +335,14 @@ class Program:
     @cached_property
     def row_model(self) -> RowModel:
         """The program as functions of one row."""
+        return self._row_model()
+
+    def _row_model(self) -> RowModel:
         start, limits = {}, {}
         for name in self.sites.shared:
             site = self.trace[name]
             limits[name] = support_of(site)
-            start[name] = _central_value(site, limits[name])
+            start[name] = central_value(site, limits[name])
         for site_name, free in self.free.items():
             for argument, (value, limit) in free.items():
                 start[f"{site_name}.{argument}"] = jnp.asarray(value, dtype=float)
@@ -525,18 +502,3 @@ class Program:
             for argument, prior in believed.items():
                 total = total + jnp.sum(prior.log_prob(theta[f"{site}.{argument}"]))
         return total
-
-
-def _central_value(site: Any, limit: Any) -> Any:
-    """Where the search for a shared site starts: the middle of its prior if that is a moderate number."""
-    if site["type"] == "param":
-        return site["value"]
-    bijection = biject_to(limit)
-    shape = jnp.shape(site["value"])
-    neutral = bijection(jnp.zeros(bijection.inverse_shape(shape)))
-    try:
-        mean = jnp.broadcast_to(site["fn"].mean, shape)
-        free = bijection.inv(mean)
-    except (NotImplementedError, ValueError, TypeError, AttributeError):
-        return neutral
-    return mean if bool(jnp.all(jnp.isfinite(free)) & jnp.all(jnp.abs(free) < 1e4)) else neutral

@@ -28,7 +28,8 @@ from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.checks import check_traceable, plain_supports, user_line
 from robustly.model.program.dependences import only_first_reached, traced_leaves
-from robustly.model.program.read import Ask, Program, Request
+from robustly.model.program.read import Program
+from robustly.model.program.request import Ask, Request
 from robustly.model.program.sites import choose_plate, latent_grid, local_size, observed_sites, samples, sort_sites
 from robustly.model.program.trace import (
     ROWS,
@@ -52,6 +53,8 @@ class WholeProgram(Program):
     is_whole = True
     reason = ""
     """Why it was not called with one row."""
+    is_finite = True
+    """Whether all rows have a finite density at moderate values."""
 
     def __init__(self, request: Request, arguments: Arguments) -> None:
         self.request, self.arguments = request, arguments
@@ -265,7 +268,8 @@ class WholeProgram(Program):
             unobserved=unobserved,
             along=self.along,
         )
-        other.row_count = int(trace[self.plate]["args"][0])
+        lengths = [np.shape(leaf)[0] for leaf, row in zip(arguments.leaves, is_row) if row]
+        other.row_count = int(trace[self.plate]["args"][0]) or next(iter(lengths), self.row_count)
         return other
 
     def _is_only_observed(self, place: int) -> bool:
@@ -288,9 +292,8 @@ class WholeProgram(Program):
         """Local sites that have a copy for every row in the program itself."""
         return tuple(name for name in self.sites.local if inside(self.trace[name], self.plate))
 
-    @cached_property
-    def row_model(self) -> RowModel:
-        model = Program.row_model.func(self)  # type: ignore[attr-defined]
+    def _row_model(self) -> RowModel:
+        model = super()._row_model()
         # Priors that differ by row are not one distribution to be looked at.
         return replace(model, prior=None) if self.in_rows else model
 
@@ -356,6 +359,7 @@ class WholeProgram(Program):
             return together, jax.vmap(one)(jnp.arange(self.row_count))
 
         together, apart = (np.asarray(a) for a in jax.jit(both)(values))
+        self.is_finite = bool(np.all(np.isfinite(together)))
         gap = np.abs(together - apart) > 1e-8 * (1.0 + np.abs(together))
         bad = np.flatnonzero(gap & ~(np.isnan(together) & np.isnan(apart)))
         if bad.size:
