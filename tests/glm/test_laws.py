@@ -5,8 +5,8 @@ import pytest
 from scipy import integrate
 
 from robustly._runtime.precision import double_precision
+from robustly.glm.asked import law_asked
 from robustly.glm.families import Bernoulli, Gamma, Normal, Poisson
-from robustly.glm.law_choice import law_asked
 from robustly.glm.local import (
     Classical,
     LocalDispersion,

@@ -24,7 +24,8 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_bounded, check_support
 from robustly.model.program.fingerprint import Fingerprint
 from robustly.model.program.modes import read_program
-from robustly.model.program.read import Program, Request
+from robustly.model.program.read import Program
+from robustly.model.program.request import Request
 from robustly.model.row import RowModel
 from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows
@@ -200,7 +201,7 @@ class Localized:
     def _known(self) -> _Known:
         """What was read of this model, in whichever cell it was defined; another model if what it reads has changed."""
         asked = self.request
-        told = (asked.sites, asked.rows, asked.fixed, asked.plate, asked.flat, asked.follow)
+        told = (asked.sites, asked.rows, asked.fixed, asked.plate, asked.flat, asked.follow, self.by)
         believed = jax.tree.flatten(asked.hyperprior)
         key = Fingerprint((asked.model, told, list(believed[0]), repr(believed[1])))
         known = _KNOWN.pop(key, None) or _Known()
@@ -293,7 +294,8 @@ class Localized:
         model = program.row_model
         found = "nothing is localized"
         if program.size:
-            check_bounded(program)
+            if self.by is None:  # the rows of a group do not all have a residual of 0
+                check_bounded(program)
             rows = self._rows(program, arguments, {})
             model, found = detect(model, rows)
         read.append((program, model, found))

@@ -1,4 +1,4 @@
-"""Which law is asked for? A name becomes a law, or an explanation why there is none."""
+"""Which law is meant? What rows have of their own, by name or by a law of the user's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 
 from robustly.errors import ModelError
 from robustly.glm.contaminated import Contaminated
-from robustly.glm.families import Bernoulli, Binomial, Normal
-from robustly.glm.family import Family
+from robustly.glm.families import Bernoulli, Binomial, Family, Normal
 from robustly.glm.law import Law
 from robustly.glm.local import Classical, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor
 from robustly.glm.priors import PRIORS
