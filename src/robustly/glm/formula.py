@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError, did_you_mean, names
-from robustly.glm.families import Binomial, Family, as_family
+from robustly.glm.asked import LocalChoice
+from robustly.glm.families import Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
@@ -29,8 +30,8 @@ from robustly.glm.formula_spec import (
 from robustly.glm.grouped.design import EffectColumns, read_groups_of
 from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.grouped.problem import GroupDesign
-from robustly.glm.local import LocalChoice
-from robustly.model.linear import Design, read_design
+from robustly.glm.named import as_family
+from robustly.model.linear import Design, Given, read_design
 from robustly.result.fit import Fit
 from robustly.rows.labels import (
     RowLabels,
@@ -69,10 +70,10 @@ def glm(
     tol: float = 1e-8,
     max_iter: int = 100,
     x_weights: Any = None,
-    weights: Any = None,
-    offset: Any = None,
-    exposure: Any = None,
-    trials: Any = None,
+    weights: Given = None,
+    offset: Given = None,
+    exposure: Given = None,
+    trials: Given = None,
     alpha: float = 0.0,
     na_action: str = "raise",
     group_law: str = "normal",
@@ -189,10 +190,10 @@ def read_formula(
     data: Any,
     family: Any = "poisson",
     *,
-    weights: Any = None,
-    offset: Any = None,
-    exposure: Any = None,
-    trials: Any = None,
+    weights: Given = None,
+    offset: Given = None,
+    exposure: Given = None,
+    trials: Given = None,
     alpha: float = 0.0,
     na_action: str = "raise",
 ) -> FormulaRows:

@@ -304,8 +304,13 @@ class Fit:
         return codes
 
     @cached_property
+    def curve_at_estimate(self) -> np.ndarray:
+        """`curve`, which may be that of one negligible step before, looked at again where rows are few and cheap."""
+        return self.curve if self.source is None else self.source.curve(self.curve)
+
+    @cached_property
     def _inverse_information(self) -> np.ndarray:
-        return est.inverse_information(self.curve, self.vector_labels or self.labels)
+        return est.inverse_information(self.curve_at_estimate, self.vector_labels or self.labels)
 
     @cached_property
     def standard_errors(self) -> StandardErrors:

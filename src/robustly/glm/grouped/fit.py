@@ -9,12 +9,12 @@ import numpy as np
 from robustly.errors import ModelError, names
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.search import search
+from robustly.glm.asked import LocalChoice, law_of
 from robustly.glm.families import Family, Normal, Poisson
 from robustly.glm.grouped.design import MOST_EFFECTS, EffectColumns
 from robustly.glm.grouped.effects import effect_law
 from robustly.glm.grouped.problem import GroupDesign, GroupPlan, grouped_regression
 from robustly.glm.grouped.result import grouped_fit
-from robustly.glm.local import LocalChoice, law_of
 from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels
 

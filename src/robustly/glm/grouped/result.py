@@ -10,7 +10,7 @@ import numpy as np
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
-from robustly.glm.families import FAMILIES
+from robustly.glm.asked import LocalChoice, law_asked
 from robustly.glm.formula_frames import as_pandas
 from robustly.glm.formula_saved import formula_to_json
 from robustly.glm.grouped.design import EffectColumns
@@ -18,10 +18,10 @@ from robustly.glm.grouped.linear_source import LinearSource
 from robustly.glm.grouped.predictive import GroupEffects, GroupPredictive, StudentRows, student_rows
 from robustly.glm.grouped.problem import GroupedRegression, GroupPlan, LinearGroupedRegression
 from robustly.glm.grouped.source import GroupSource
-from robustly.glm.local import LocalChoice, law_asked
+from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import SHARED
-from robustly.model.linear import read_offset
+from robustly.model.linear import Given, read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels
@@ -51,7 +51,7 @@ class FittedMixed:
         return self._predict(*args, **kwargs)
 
     def _predict(
-        self, data: Any, *, groups: str = "auto", offset: Any = None, exposure: Any = None, trials: Any = None
+        self, data: Any, *, groups: str = "auto", offset: Given = None, exposure: Given = None, trials: Given = None
     ) -> GroupPredictive | StudentRows:
         """New rows: a data frame. Rows of groups that were fitted have these groups' effects, others are of new groups.
 
