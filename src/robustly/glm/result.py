@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
@@ -87,7 +88,14 @@ class FittedRegression:
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GLMPredictive:
         return self._predict(*args, **kwargs)
 
-    def _predict(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:
+    def _predict(
+        self,
+        X: Any,
+        *,
+        offset: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> GLMPredictive:
         """New rows: a matrix of columns, or a data frame for a formula.
 
         Offset, exposure and trials that were named as columns when the formula was fitted are read from the new rows.
