@@ -6,7 +6,6 @@ import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
@@ -63,25 +62,13 @@ class GLMEstimator(BaseEstimator):
         return {name: own[name] for name in passed if name in own}
 
     def _design(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: ArrayLike | None,
-        offset: ArrayLike | None,
-        exposure: ArrayLike | None,
-        trials: ArrayLike | None = None,
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None
     ) -> tuple[Design, RowLabels]:
         matrix, beside, labels = self._rows(X, y, sample_weight, offset, exposure, trials)
         return self._read(matrix, *beside.values()), labels
 
     def _rows(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: ArrayLike | None,
-        offset: ArrayLike | None,
-        exposure: ArrayLike | None,
-        trials: ArrayLike | None,
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any
     ) -> tuple[Any, dict[str, Any], RowLabels]:
         """The columns, what stands beside them, and what the rows are called; rows with missing values dropped if asked."""
         refuse_text_columns(X)
@@ -98,15 +85,7 @@ class GLMEstimator(BaseEstimator):
             return matrix, beside, labels
         return matrix[used], {label: taken(given, used) for label, given in beside.items()}, labels.only(used, gone)
 
-    def _read(
-        self,
-        matrix: Any,
-        y: Any,
-        sample_weight: ArrayLike | None,
-        offset: ArrayLike | None,
-        exposure: ArrayLike | None,
-        trials: ArrayLike | None,
-    ) -> Design:
+    def _read(self, matrix: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any) -> Design:
         terms = (
             [str(name) for name in self.feature_names_in_]
             if hasattr(self, "feature_names_in_")
@@ -129,18 +108,12 @@ class GLMEstimator(BaseEstimator):
         refuse_text_columns(X)
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=True, reset=False)
 
-    def _predictor(self, X: Any, offset: ArrayLike | None = None, exposure: ArrayLike | None = None) -> np.ndarray:
+    def _predictor(self, X: Any, offset: Any = None, exposure: Any = None) -> np.ndarray:
         matrix = self._matrix(X)
         return regression_of(self.result_).fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
 
     def predict_dist(
-        self,
-        X: Any,
-        *,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None, groups: Any = None
     ) -> Any:
         """The predictive distribution of every row, averaged over rows' or groups' own values: mean, sd, quantile …"""
         check_is_fitted(self)
@@ -157,15 +130,7 @@ class GLMEstimator(BaseEstimator):
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
         return GLMPredictive(fitted, m, counted, matrix).of_fit(self.result_)
 
-    def surprise(
-        self,
-        X: Any,
-        y: Any,
-        *,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
-    ) -> np.ndarray:
+    def surprise(self, X: Any, y: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> np.ndarray:
         """Minus the log predictive density of every row: large for rows that do not belong."""
         predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials)
         return -predictive.log_prob(self._response(y))
@@ -251,11 +216,11 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         self,
         X: Any,
         y: Any,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: Any = None,
         *,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        offset: Any = None,
+        exposure: Any = None,
+        groups: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d), dense, sparse or a frame, and responses `y` (n,).
 
@@ -266,14 +231,7 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         return self._fit(X, y, sample_weight, offset, exposure, groups=groups)
 
     def _fit(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: ArrayLike | None,
-        offset: ArrayLike | None,
-        exposure: ArrayLike | None,
-        trials: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None, groups: Any = None
     ) -> Any:
         refuse_no_response(y)
         family = self._family()
@@ -285,7 +243,7 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         keep_fit(self, fit_glm(design, family, needs=given, labels=labels, **self._options()))
         return self
 
-    def _fit_groups(self, design: Design, family: Family, groups: ArrayLike | None) -> Fit:
+    def _fit_groups(self, design: Design, family: Family, groups: Any) -> Fit:
         """Rows whose groups have intercepts of their own."""
         asked = self._options()
         refuse_other_length(len(design), "groups", groups)
@@ -305,13 +263,7 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         )
 
     def predict(
-        self,
-        X: Any,
-        kind: str | None = None,
-        *,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        self, X: Any, kind: str | None = None, *, offset: Any = None, exposure: Any = None, groups: Any = None
     ) -> np.ndarray:
         """The expected response of every row.
 

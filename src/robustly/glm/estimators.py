@@ -6,7 +6,6 @@ from dataclasses import field
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import PersistError
@@ -138,12 +137,12 @@ class RobustGLM(RowRegressor, OwnPredictors):
         self,
         X: Any,
         y: Any,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: Any = None,
         *,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        offset: Any = None,
+        exposure: Any = None,
+        trials: Any = None,
+        groups: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns.
 
@@ -156,10 +155,10 @@ class RobustGLM(RowRegressor, OwnPredictors):
         X: Any,
         kind: str | None = None,
         *,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
-        groups: ArrayLike | None = None,
+        offset: Any = None,
+        exposure: Any = None,
+        trials: Any = None,
+        groups: Any = None,
     ) -> np.ndarray:
         """The expected response of every row; as in the other regressions, with `trials` for counts of successes."""
         predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials, groups=groups)

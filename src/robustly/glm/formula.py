@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from robustly.errors import DataError, ModelError, did_you_mean, names
 from robustly.glm.asked import LocalChoice
@@ -71,10 +70,10 @@ def glm(
     tol: float = 1e-8,
     max_iter: int = 100,
     x_weights: Any = None,
-    weights: ArrayLike | None = None,
-    offset: ArrayLike | None = None,
-    exposure: ArrayLike | None = None,
-    trials: ArrayLike | None = None,
+    weights: Any = None,
+    offset: Any = None,
+    exposure: Any = None,
+    trials: Any = None,
     alpha: float = 0.0,
     na_action: str = "raise",
     group_law: str = "normal",
@@ -190,10 +189,10 @@ def read_formula(
     data: Any,
     family: Any = "poisson",
     *,
-    weights: ArrayLike | None = None,
-    offset: ArrayLike | None = None,
-    exposure: ArrayLike | None = None,
-    trials: ArrayLike | None = None,
+    weights: Any = None,
+    offset: Any = None,
+    exposure: Any = None,
+    trials: Any = None,
     alpha: float = 0.0,
     na_action: str = "raise",
 ) -> FormulaRows:

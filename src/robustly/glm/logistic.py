@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
@@ -66,10 +65,10 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
         self,
         X: Any,
         y: Any,
-        sample_weight: ArrayLike | None = None,
+        sample_weight: Any = None,
         *,
-        offset: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
+        offset: Any = None,
+        trials: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`."""
         refuse_no_response(y)
@@ -118,13 +117,13 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
             else np.searchsorted(self.classes_, np.asarray(y)).astype(float)
         )
 
-    def decision_function(self, X: Any, *, offset: ArrayLike | None = None) -> np.ndarray:
+    def decision_function(self, X: Any, *, offset: Any = None) -> np.ndarray:
         """Log odds of a typical row."""
         check_is_fitted(self)
         regression_of(self.result_).refuse_forgotten({"offset": offset})
         return self._predictor(X, offset)
 
-    def predict_proba(self, X: Any, kind: str = "mean", *, offset: ArrayLike | None = None) -> np.ndarray:
+    def predict_proba(self, X: Any, kind: str = "mean", *, offset: Any = None) -> np.ndarray:
         """Probabilities of both classes, over all rows (``"mean"``) or of a ``"typical"`` row.
 
         With ``local="label"`` the means are of the label as recorded, the typical ones of the truth.
@@ -132,7 +131,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
         share = of_kind(kind, self.predict_dist(X, offset=offset))
         return np.column_stack([1.0 - share, share])
 
-    def predict(self, X: Any, *, offset: ArrayLike | None = None) -> np.ndarray:
+    def predict(self, X: Any, *, offset: Any = None) -> np.ndarray:
         """The more probable class."""
         check_is_fitted(self)
         return self.classes_[(self.decision_function(X, offset=offset) > 0).astype(int)]

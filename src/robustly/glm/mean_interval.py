@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from robustly.errors import FitError
 from robustly.glm.families import Binomial, Exponential, Gamma, NegativeBinomial, Normal, Poisson
@@ -20,9 +19,7 @@ STEP = 1e-5
 ON_LOG_SCALE = (Poisson, Gamma, Exponential, NegativeBinomial, ZeroInflatedPoisson, Tweedie)
 
 
-def mean_interval(
-    predictive: GLMPredictive, level: float, kind: str, groups: ArrayLike | None
-) -> tuple[np.ndarray, np.ndarray]:
+def mean_interval(predictive: GLMPredictive, level: float, kind: str, groups: Any) -> tuple[np.ndarray, np.ndarray]:
     """The mean on the scale of its predictor, plus and minus its standard error there (the delta method), brought back."""
     from scipy.stats import t
 
@@ -38,9 +35,7 @@ def mean_interval(
     return _back(predictive, middle - half), _back(predictive, middle + half)
 
 
-def _variance_of_mean(
-    predictive: GLMPredictive, fit: Any, matrix: Any, kind: str, groups: ArrayLike | None
-) -> np.ndarray:
+def _variance_of_mean(predictive: GLMPredictive, fit: Any, matrix: Any, kind: str, groups: Any) -> np.ndarray:
     size, fitted = len(fit.terms), predictive.fitted
     free = fit.free_covariance(kind, groups)
     shared = fit.labels[size:]

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from robustly._runtime.keys import generator
 from robustly.approx.two_centre import two_centres
@@ -89,7 +88,7 @@ class GLMPredictive(RowLaw):
         return GLMPredictive(self.fitted, self.m, self.trials, self.matrix, fit)
 
     def mean_interval(
-        self, level: float = 0.95, kind: str = "information", groups: ArrayLike | None = None
+        self, level: float = 0.95, kind: str = "information", groups: Any = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Where the *expected value* of every row lies, as far as the estimates are sure; `interval` is of a new response.
 
@@ -298,7 +297,7 @@ class GLMPredictive(RowLaw):
 
     # ------------------------------------------------------------------ densities and draws
 
-    def log_prob(self, y: Any, trials: ArrayLike | None = None) -> np.ndarray:  # type: ignore[override]
+    def log_prob(self, y: Any, trials: Any = None) -> np.ndarray:  # type: ignore[override]
         """Log density of observed responses, integrated over each row's own value."""
         response = np.asarray(y, dtype=float)
         if response.shape != self.m.shape:

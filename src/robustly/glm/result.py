@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
@@ -88,14 +87,7 @@ class FittedRegression:
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GLMPredictive:
         return self._predict(*args, **kwargs)
 
-    def _predict(
-        self,
-        X: Any,
-        *,
-        offset: ArrayLike | None = None,
-        exposure: ArrayLike | None = None,
-        trials: ArrayLike | None = None,
-    ) -> GLMPredictive:
+    def _predict(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:
         """New rows: a matrix of columns, or a data frame for a formula.
 
         Offset, exposure and trials that were named as columns when the formula was fitted are read from the new rows.

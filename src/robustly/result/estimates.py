@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from robustly.errors import IdentifiabilityWarning, ModelError, names
 
@@ -115,7 +114,7 @@ def by_clusters(bread: np.ndarray, scores: np.ndarray, weight: np.ndarray, group
     return few * bread @ (summed.T @ summed) @ bread
 
 
-def check_kind(kind: str, groups: ArrayLike | None = None) -> None:
+def check_kind(kind: str, groups: Any = None) -> None:
     if kind not in KINDS:
         raise ModelError(f'covariance takes "information", "sandwich" or "cluster"; got "{kind}".')
     if (kind == "cluster") != (groups is not None):

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from robustly._runtime.keys import jax_key
 from robustly.errors import DataError, FitError, ModelError, names
@@ -256,7 +255,7 @@ class Fit:
         left = float(self.weight.sum()) - (self.jacobian.shape[1] - len(self.labels) + len(self.terms))
         return left if getattr(self.model, "linear", False) and left > 0 else None
 
-    def covariance(self, kind: str = "information", groups: ArrayLike | None = None) -> np.ndarray:
+    def covariance(self, kind: str = "information", groups: Any = None) -> np.ndarray:
         """Covariance of the natural values, in the order of `labels`; NaN for terms that columns do not determine.
 
         Args:
@@ -275,7 +274,7 @@ class Fit:
             found[lost, :] = found[:, lost] = np.nan
         return found
 
-    def free_covariance(self, kind: str = "information", groups: ArrayLike | None = None) -> np.ndarray:
+    def free_covariance(self, kind: str = "information", groups: Any = None) -> np.ndarray:
         """Covariance of the vector, on scales without walls."""
         est.check_kind(kind, groups)
         bread = self._inverse_information
@@ -286,7 +285,7 @@ class Fit:
             return est.by_clusters(bread, scores, self.weight, self._group_of_rows(groups))
         return est.sandwich(bread, scores, self.weight)
 
-    def _group_of_rows(self, groups: ArrayLike | None) -> np.ndarray:
+    def _group_of_rows(self, groups: Any) -> np.ndarray:
         """A number for the group of every row; groups may be of all rows that came, dropped ones included."""
         came, used = np.asarray(groups), len(self.weight)
         if len(came) == used + len(self.row_labels.dropped):
@@ -322,7 +321,7 @@ class Fit:
         return StandardErrors.of(errors[:size], self.labels[:size], {**named, **est.nested(named)})
 
     def confint(
-        self, level: float = 0.95, kind: str = "information", groups: ArrayLike | None = None
+        self, level: float = 0.95, kind: str = "information", groups: Any = None
     ) -> dict[str, tuple[float, float]]:
         """Intervals for every natural value and its other names, by label.
 
@@ -366,7 +365,7 @@ class Fit:
         """By how much standard errors of coefficients that differ by group are too small: maximum likelihood divides by groups."""
         return float(np.sqrt(len(self.weight) / self.freedom[label])) if label in self.freedom else 1.0
 
-    def reference_dof(self, kind: str = "information", groups: ArrayLike | None = None) -> np.ndarray:
+    def reference_dof(self, kind: str = "information", groups: Any = None) -> np.ndarray:
         """Degrees of freedom of the t laws that the estimates are held against, in the order of `labels`: infinite is a normal."""
         found = np.full(len(self.labels), np.inf)
         if kind == "cluster":
@@ -384,7 +383,7 @@ class Fit:
 
     # ------------------------------------------------------------------ tests, and names from elsewhere
 
-    def test(self, hypothesis: Any, kind: str = "information", groups: ArrayLike | None = None) -> TestResult:
+    def test(self, hypothesis: Any, kind: str = "information", groups: Any = None) -> TestResult:
         """Test linear hypotheses about the estimates, by name: ``fit.test("x1 = x2")``, ``fit.test(["x1 = 0", "x2 = 0"])``.
 
         Args:
@@ -407,7 +406,7 @@ class Fit:
         dof = float(involved.min()) if np.isfinite(involved).all() else None
         return wald(shown, restrictions @ self.estimates - right, restrictions @ covariance @ restrictions.T, dof)
 
-    def test_terms(self, kind: str = "information", groups: ArrayLike | None = None) -> pd.DataFrame:
+    def test_terms(self, kind: str = "information", groups: Any = None) -> pd.DataFrame:
         """A Wald test of each term of a regression: that all of its columns have coefficient 0."""
         import pandas as pd
 
@@ -618,7 +617,7 @@ class Fit:
 
     # ------------------------------------------------------------------ telling
 
-    def summary(self, kind: str = "information", groups: ArrayLike | None = None) -> Summary:
+    def summary(self, kind: str = "information", groups: Any = None) -> Summary:
         """A table of estimates with standard errors and intervals, and how the fit ended; prints as text or HTML.
 
         `kind` and `groups` are those of :meth:`covariance`.

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike
 
 from robustly.result.estimates import deviations
 
@@ -51,7 +50,7 @@ def _four_digits(value: float) -> str:
     return f"{value:.4g}"
 
 
-def summarize(fit: Fit, kind: str = "information", groups: ArrayLike | None = None) -> Summary:
+def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summary:
     """Estimates, standard errors, 95 % intervals, z (or t) and p of a regression's coefficients, and how the fit ended."""
     error = deviations(fit.covariance(kind, groups))
     intervals = fit.confint(0.95, kind, groups)
