@@ -31,7 +31,7 @@ from robustly.glm.grouped.design import EffectColumns, read_groups_of
 from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.grouped.problem import GroupDesign
 from robustly.glm.named import as_family
-from robustly.model.linear import Design, read_design
+from robustly.model.linear import Design, Given, read_design
 from robustly.result.fit import Fit
 from robustly.rows.labels import (
     RowLabels,
@@ -70,10 +70,10 @@ def glm(
     tol: float = 1e-8,
     max_iter: int = 100,
     x_weights: Any = None,
-    weights: Any = None,
-    offset: Any = None,
-    exposure: Any = None,
-    trials: Any = None,
+    weights: Given = None,
+    offset: Given = None,
+    exposure: Given = None,
+    trials: Given = None,
     alpha: float = 0.0,
     na_action: str = "raise",
     group_law: str = "normal",
@@ -143,6 +143,7 @@ def glm(
             max_iter=max_iter,
             formula=rows.columns,
             effects=rows.effects,
+            labels=rows.labels,
             **{name: value for name, value in asked.items() if value != WITHOUT_GROUPS[name]},
         )
     if (group_law, group_dof) != ("normal", None):
@@ -189,10 +190,10 @@ def read_formula(
     data: Any,
     family: Any = "poisson",
     *,
-    weights: Any = None,
-    offset: Any = None,
-    exposure: Any = None,
-    trials: Any = None,
+    weights: Given = None,
+    offset: Given = None,
+    exposure: Given = None,
+    trials: Given = None,
     alpha: float = 0.0,
     na_action: str = "raise",
 ) -> FormulaRows:

@@ -21,7 +21,7 @@ from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
 from robustly.glm.source import GLMSource, fitted_of, leverage_one_in
-from robustly.model.linear import read_offset
+from robustly.model.linear import Given, read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels
@@ -87,7 +87,7 @@ class FittedRegression:
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GLMPredictive:
         return self._predict(*args, **kwargs)
 
-    def _predict(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:
+    def _predict(self, X: Any, *, offset: Given = None, exposure: Given = None, trials: Given = None) -> GLMPredictive:
         """New rows: a matrix of columns, or a data frame for a formula.
 
         Offset, exposure and trials that were named as columns when the formula was fitted are read from the new rows.
@@ -224,7 +224,7 @@ def regression_fit(
         labels=labels,
         vector=found.optimum.vector,
         jacobian=jacobian,
-        curve=found.curve,
+        curve=found.optimum.curve,
         objective=found.optimum.value,
         evidence_by_row=None,
         summed_evidence=found.log_likelihood,

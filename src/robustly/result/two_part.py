@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints as limit
 
@@ -37,18 +38,20 @@ LOG_2PI = float(np.log(2.0 * np.pi))
 STEP = 1e-3
 
 
-def log_normal(away: Any, centre: float, width: float) -> Any:
+def log_normal(away: Array, centre: float, width: float) -> Array:
     """A normal log density."""
     return -0.5 * ((away - centre) / width) ** 2 - float(np.log(width)) - 0.5 * LOG_2PI
 
 
-def student_parts(away: Any, scale: Any, dof: Any, width: Any, density: Callable[..., Any]) -> tuple[Any, Any]:
+def student_parts(
+    away: Array, scale: Array, dof: Array, width: Array, density: Callable[..., Array]
+) -> tuple[Array, Array]:
     """A heavy-tailed core of measurements and the same, wider; `density` is Student's t of (away, log scale, log dof)."""
     wider = scale + 0.5 * jnp.logaddexp(2.0 * width, 0.0)
     return density(away, scale, dof), density(away, wider, dof)
 
 
-def normal_parts(away: Any, scale: Any, width: Any) -> tuple[Any, Any]:
+def normal_parts(away: Array, scale: Array, width: Array | float) -> tuple[Array, Array]:
     r"""A normal core of measurements, and rows shifted by :math:`u \sim (u/w)^2 N(0, w^2)` in units of the scale.
 
     The shift is integrated: :math:`N(r; 0, 1 + w^2)\,[1/(1 + w^2) + r^2 w^2/(1 + w^2)^2]`. Logarithms come in and go out, without
@@ -157,7 +160,8 @@ class TwoPart:
             log_odds, slope = by_row["odds"], by_row["slope"]
             covariance = np.linalg.pinv(-curve)
             theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(best.vector)).items()}
-        score = None if self.tails is None else lambda: scores_at(self.tails, theta_of, best.vector, covariance)
+        tails, vector = self.tails, best.vector
+        score = None if tails is None else lambda: scores_at(tails, theta_of, vector, covariance)
         if not self.wide:
             return Candidate(f"{self.name} alone", best.value, curve, score=score, margin=self.margin)
         variance = np.einsum("ni,ij,nj->n", slope, covariance, slope)
@@ -215,14 +219,14 @@ def judge_measurements(
 
     normal = lambda theta: 2.0 * stats.norm.sf(standardised(theta))
     student = lambda theta: 2.0 * stats.t(theta["dof"]).sf(standardised(theta))
-    logs = lambda theta, *names: (jnp.log(theta[name]) for name in names)
+    log = lambda theta, name: jnp.log(theta[name])
     scale = {} if "scale" in fixed else {"scale": limit.positive}
     common: dict[str, Any] = {"fixed": fixed, "keeps": keeps, "prior": prior}
     wide = [{**start, "width": 5.0} for start in starts]
     candidates = [
         TwoPart(
             "a core of Normal rows",
-            lambda theta, row: (normal_parts(away(theta, row), *logs(theta, "scale"), 0.0)[0],) * 2,
+            lambda theta, row: (normal_parts(away(theta, row), log(theta, "scale"), 0.0)[0],) * 2,
             starts[-1:],
             {**constraints, **scale},
             {},
@@ -232,7 +236,7 @@ def judge_measurements(
         ),
         TwoPart(
             "a core of Normal rows",
-            lambda theta, row: normal_parts(away(theta, row), *logs(theta, "scale", "width")),
+            lambda theta, row: normal_parts(away(theta, row), log(theta, "scale"), log(theta, "width")),
             wide,
             {**constraints, **scale},
             {"width": WIDTHS_OF_MEASUREMENTS},
@@ -241,7 +245,9 @@ def judge_measurements(
         ),
         TwoPart(
             "a core with heavy tails (Student t)",
-            lambda theta, row: student_parts(away(theta, row), *logs(theta, "scale", "dof", "width"), log_student),
+            lambda theta, row: student_parts(
+                away(theta, row), log(theta, "scale"), log(theta, "dof"), log(theta, "width"), log_student
+            ),
             [{**wide[0], "dof": 4.0}],
             {**constraints, **scale, "dof": limit.positive},
             {"width": WIDTHS_OF_MEASUREMENTS, "dof": DOF},
@@ -254,7 +260,7 @@ def judge_measurements(
     return judge(found, heavy_tails_doubt(found))
 
 
-def log_student(away: Any, log_scale: Any, log_dof: Any) -> Any:
+def log_student(away: Array, log_scale: Array, log_dof: Array) -> Array:
     """Student's t, up to the constant of the normal."""
     half = 0.5 * jnp.exp(log_dof)
     constant = gammaln(half + 0.5) - gammaln(half) - 0.5 * jnp.log(half) - log_scale

@@ -86,7 +86,7 @@ def missing_by_row(parts: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
         else:
             import pandas as pd
 
-            gone = np.asarray(pd.isna(np.asarray(part))).reshape(n, -1).any(axis=1)
+            gone = np.any(np.asarray(pd.isna(np.asarray(part))).reshape(n, -1), axis=1)
         if gone.any():
             found[name] = gone
     return found

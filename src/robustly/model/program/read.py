@@ -16,9 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import biject_to
+from jax import Array
+from numpyro.distributions import Distribution, biject_to
 
 from robustly.errors import LocalizeError, did_you_mean, names
+from robustly.model.parameters import Theta
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments, find_rows
 from robustly.model.program.checks import (
@@ -39,8 +41,8 @@ from robustly.model.program.sites import (
     sort_sites,
     support_of,
 )
-from robustly.model.program.trace import ROWS, Trace, fixed_key, inside, run_program, site_log_prob, stand_in_rows
-from robustly.model.row import RowModel
+from robustly.model.program.trace import ROWS, Site, Trace, fixed_key, inside, run_program, site_log_prob, stand_in_rows
+from robustly.model.row import Latent, RowModel
 from robustly.rows.arrays import pad
 
 
@@ -183,7 +185,7 @@ class Program:
         """What ``ask(run, *inputs)`` comes to for one row, where ``run(values, theta)`` gives a trace of the program."""
         return ask(lambda values, theta=None: self.trace_row(row, values, theta), *inputs)
 
-    def log_prob(self, site: Any) -> Any:
+    def log_prob(self, site: Site) -> Any:
         """A site's log density in the row, or rows, that a trace is of."""
         return site_log_prob(site)
 
@@ -212,7 +214,7 @@ class Program:
 
         return only_first_reached(parts, self.first_row[place])
 
-    def by_row(self, site: Any, array: Any) -> Any:
+    def by_row(self, site: Site, array: Any) -> Any:
         """Something of a site, of its batch shape or more, without the axis of its only row."""
         array = jnp.asarray(array, dtype=float)
         return array[0] if array.ndim and array.shape[0] == 1 else array
@@ -373,7 +375,7 @@ class Program:
             return {}
         return {self.sites.local[0]: local} if self.single else dict(local)
 
-    def latent_values(self, z: Any) -> dict[str, Any]:
+    def latent_values(self, z: Array) -> dict[str, Any]:
         """Discrete latents by site."""
         values, place = {}, 0
         for name in self.sites.discrete:
@@ -382,7 +384,7 @@ class Program:
             place += like.size
         return values
 
-    def all_values(self, local: Any, theta: Any, z: Any) -> dict[str, Any]:
+    def all_values(self, local: Any, theta: Theta, z: Latent) -> dict[str, Any]:
         return {
             **self.site_values(self.sites.filled),
             **(self.site_values(self.sites.discrete) if z is None else self.latent_values(z)),
@@ -390,14 +392,14 @@ class Program:
             **self.local_values(local),
         }
 
-    def _setters(self, u: Any) -> tuple[dict[str, Any], dict[str, hyper.Placed]]:
+    def _setters(self, u: Array) -> tuple[dict[str, Any], dict[str, hyper.Placed]]:
         """What puts the local sites at `u` while the program runs, and what was put, filled as it does."""
         placed: dict[str, hyper.Placed] = {}
 
         def at(name: str, part: Any) -> Callable[[Any], Any]:
             shape = jnp.shape(self.trace[name]["value"])
 
-            def set_value(prior: Any) -> Any:
+            def set_value(prior: Distribution) -> Any:
                 placed[name] = self._place(name, prior, part, shape)
                 return placed[name].value
 
@@ -406,11 +408,11 @@ class Program:
         cuts = np.cumsum([0, *self._local_sizes])
         return {name: at(name, u[cuts[i] : cuts[i + 1]]) for i, name in enumerate(self.sites.local)}, placed
 
-    def _place(self, name: str, prior: Any, part: Any, shape: tuple[int, ...]) -> hyper.Placed:
+    def _place(self, name: str, prior: Distribution, part: Any, shape: tuple[int, ...]) -> hyper.Placed:
         return hyper.place(prior, part, shape)
 
-    def _transform(self, u: Any, theta: Any, row: Any) -> tuple[Any, Any]:
-        def ask(run: Run, u: Any, theta: Any) -> tuple[Any, Any]:
+    def _transform(self, u: Array, theta: Theta, row: Any) -> tuple[Any, Any]:
+        def ask(run: Run, u: Array, theta: Theta) -> tuple[Any, Any]:
             setters, placed = self._setters(u)
             rest = {**self.site_values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
             run({**rest, **setters}, theta)
@@ -419,8 +421,8 @@ class Program:
         values, volume = self.rowwise(ask, row, u, theta)
         return values[self.sites.local[0]] if self.single else values, volume
 
-    def _joint(self, u: Any, theta: Any, row: Any, z: Any = None) -> Any:
-        def ask(run: Run, u: Any, theta: Any, z: Any) -> Any:
+    def _joint(self, u: Array, theta: Theta, row: Any, z: Latent = None) -> Array:
+        def ask(run: Run, u: Array, theta: Theta, z: Latent) -> Any:
             setters, placed = self._setters(u)
             rest = (
                 self.site_values(self.sites.filled)
@@ -434,7 +436,7 @@ class Program:
 
         return self.rowwise(ask, row, u, theta, z)
 
-    def _log_coordinate(self, site: Any, at: hyper.Placed) -> Any:
+    def _log_coordinate(self, site: Site, at: hyper.Placed) -> Any:
         """The log density of a local site's coordinate. Whitened, it is free of location and scale: fewer numbers to follow."""
         if at.log_density is None or site.get("scale") is not None:
             return self.log_prob(site) + at.log_volume
@@ -448,11 +450,11 @@ class Program:
             sizes.append(int(np.prod(bijection.inverse_shape(jnp.shape(self.trace[name]["value"])), dtype=int)))
         return sizes
 
-    def prior(self, theta: Any, row: Any) -> Any:
+    def prior(self, theta: Theta, row: Any) -> Any:
         found: dict[str, Any] = {}
 
         def catch(site: str) -> Callable[[Any], Any]:
-            def keep(prior: Any) -> Any:
+            def keep(prior: Distribution) -> Any:
                 found[site] = prior
                 return np.asarray(self.trace[site]["value"])
 
@@ -462,21 +464,21 @@ class Program:
         self.trace_row(row, {**rest, **{site: catch(site) for site in self.sites.local}}, theta)
         return found[self.sites.local[0]] if self.single else found
 
-    def log_prior(self, local: Any, theta: Any, row: Any) -> Any:
-        def ask(run: Run, local: Any, theta: Any) -> Any:
+    def log_prior(self, local: Any, theta: Theta, row: Any) -> Array:
+        def ask(run: Run, local: Any, theta: Theta) -> Any:
             trace = run(self.all_values(local, theta, None), theta)
             return sum(self.log_prob(trace[name]) for name in self.sites.local)
 
         return self.rowwise(ask, row, local, theta)
 
-    def _log_likelihood(self, local: Any, theta: Any, row: Any) -> Any:
+    def _log_likelihood(self, local: Any, theta: Theta, row: Any) -> Array:
         return self._likelihood(local, theta, row, None)
 
-    def _log_likelihood_z(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
+    def _log_likelihood_z(self, local: Any, theta: Theta, row: Any, z: Latent) -> Array:
         return self._likelihood(local, theta, row, z)
 
-    def _likelihood(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
-        def ask(run: Run, local: Any, theta: Any, z: Any) -> Any:
+    def _likelihood(self, local: Any, theta: Theta, row: Any, z: Latent) -> Array:
+        def ask(run: Run, local: Any, theta: Theta, z: Latent) -> Any:
             trace = run(self.all_values(local, theta, z), theta)
             counted = (*self.sites.discrete, *self.sites.observed)
             total = sum((self.log_prob(trace[name]) for name in counted), jnp.zeros(()))
@@ -488,7 +490,7 @@ class Program:
         found = self.rowwise(ask, row, local, theta, z)
         return found if z is None or not self.led else found - self.log_prior(local, theta, row)
 
-    def _log_hyperprior(self, theta: Any) -> Any:
+    def _log_hyperprior(self, theta: Theta) -> Array:
         total = jnp.zeros(())
         wanted = [name for name in (*self.sites.shared, *self.sites.penalties) if name not in self.request.flat]
         if wanted:
