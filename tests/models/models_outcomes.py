@@ -56,7 +56,7 @@ def zero_inflated_counts(x, y=None):
     numpyro.sample("y", dist.ZeroInflatedPoisson(gate, jnp.exp(a + b * x)), obs=y)
 
 
-@CORPUS.add("log_sd", X, FLOOR + 0.01, tags="outcome")
+@CORPUS.add("log_sd", X[LINE > 0], LINE[LINE > 0], tags="outcome")
 def truncated_below(x, y):
     a = numpyro.sample("a", dist.Normal(0.0, 2.0))
     b = numpyro.sample("b", dist.Normal(0.0, 2.0))
