@@ -62,8 +62,8 @@ class FittedRegression:
 
     @property
     def least_squares(self) -> bool:
-        """Whether the coefficients are those of least squares, whose errors are exact in samples of any size."""
-        return self.linear and isinstance(self.fitted.law, Classical)
+        """Whether least squares was asked for, whose errors are exact in samples of any size."""
+        return self.linear and isinstance(self.fitted.law, Classical) and self.asked.get("local") is None
 
     @property
     def edges(self) -> dict[str, float]:

@@ -198,12 +198,16 @@ class Localized:
         self.by = by
 
     @property
-    def _known(self) -> _Known:
-        """What was read of this model, in whichever cell it was defined; another model if what it reads has changed."""
+    def _fingerprint(self) -> Fingerprint:
         asked = self.request
         told = (asked.sites, asked.rows, asked.fixed, asked.plate, asked.flat, asked.follow, self.by)
         believed = jax.tree.flatten(asked.hyperprior)
-        key = Fingerprint((asked.model, told, list(believed[0]), repr(believed[1])))
+        return Fingerprint((asked.model, told, list(believed[0]), repr(believed[1])))
+
+    @property
+    def _known(self) -> _Known:
+        """What was read of this model, in whichever cell it was defined; another model if what it reads has changed."""
+        key = self._fingerprint
         known = _KNOWN.pop(key, None) or _Known()
         _KNOWN[key] = known
         while len(_KNOWN) > MOST_KNOWN:
@@ -241,7 +245,7 @@ class Localized:
         chunk: rows a compiled chunk.
         progress: show a progress line.
         """
-        options = self._take_options(kwargs)
+        known, options = self._known, self._take_options(kwargs)
         groups = None if self.by is None else take_groups(self.request.model, self.by, args, kwargs)
         arguments = read_arguments(self.request.model, args, kwargs)
         program, model, found = self.program_for(arguments)
@@ -250,6 +254,9 @@ class Localized:
         if groups is not None:
             model, found, rows = self._in_groups(program, rows, groups)
         fit = fit_program(self, program, model, found, arguments, rows, options, groups)
+        _KNOWN[self._fingerprint] = (
+            known  # What running the model itself changed outside of it makes it no other model.
+        )
         warn_unless_converged(fit.outcome)
         return fit
 

@@ -511,8 +511,8 @@ class Fit:
         Among the rows returned, about a share `fdr` (0.05 unless told) belongs in truth: to the *core* law that most rows
         follow. The core and a wide part for rows that strayed are fitted beside the law of this fit, from starts that
         outliers do not move, and weighed by their evidence; see `judgement` for which law judged, and
-        :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its tail
-        probability in the core.
+        :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its
+        `tail_probabilities`.
         """
         places = self.outlier_places(fdr, level)
         return places if self.unit and level == "row" else self.row_labels.of(places)
@@ -528,7 +528,9 @@ class Fit:
             if level == "group" and not self.unit:
                 raise ModelError('this model has no groups; outliers(level="row") are its rows.')
             level = None
-        return self.judgement.listed(self.surprise, fdr, level)
+        if level is not None:
+            return by_tails(self.tail_probabilities, self.outlier_rule).listed(self.surprise, fdr, level)
+        return self.judgement.listed(self.surprise, fdr)
 
     @property
     def outlier_probability(self) -> np.ndarray:
