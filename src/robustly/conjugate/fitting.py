@@ -19,6 +19,7 @@ from robustly.fit.problem import Found
 from robustly.fit.search import search
 from robustly.result.fit import Fit
 from robustly.rows.distinct import Table, make_table
+from robustly.rows.stored import in_memory_if_stored
 
 METHODS = ("direct", "em")
 EM_STOP = Stop(1e-10, 10_000)
@@ -49,7 +50,7 @@ class ConjugatePair(PairDefinition):
     def _fit(
         self, columns: dict[str, np.ndarray], method: str, weights: Any, hyperprior: Mapping[str, Any] | None
     ) -> Any:
-        return fit_pair(self, make_table(columns, weights), method, hyperprior)
+        return fit_pair(self, make_table(columns, in_memory_if_stored(weights)), method, hyperprior)
 
 
 def fit_pair(pair: PairDefinition, table: Table, method: str, hyperprior: Mapping[str, Any] | None) -> Fit:

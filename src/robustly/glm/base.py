@@ -14,10 +14,12 @@ from robustly.glm.families import FAMILIES, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.predictive import GLMPredictive
 from robustly.glm.result import regression_of
+from robustly.glm.stored import stored_design, stored_predictor
 from robustly.model.linear import Design, read_design, read_offset
 from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved
+from robustly.rows.stored import Stored, as_stored
 
 
 class GLMEstimator(BaseEstimator):
@@ -38,9 +40,30 @@ class GLMEstimator(BaseEstimator):
         return {name: own[name] for name in passed if name in own}
 
     def _design(self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None) -> Design:
+        stored = as_stored(X)
+        if stored is not None:
+            return self._stored_design(stored, y, sample_weight, offset, exposure, trials)
+        response = response_of(X, y)
         refuse_text_columns(X)
         matrix = validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
-        return self._read(matrix, y, sample_weight, offset, exposure, trials)
+        return self._read(matrix, response, sample_weight, offset, exposure, trials)
+
+    def _stored_design(
+        self,
+        X: Stored,
+        y: Any,
+        sample_weight: Any,
+        offset: Any,
+        exposure: Any,
+        trials: Any,
+        classes: tuple[Any, ...] = (),
+    ) -> Design:
+        """Columns that are not in memory: what goes along with them are names of columns, or columns of the same rows."""
+        given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
+        design = stored_design(X, y, given, intercept=self.fit_intercept, ridge=self.alpha, classes=classes)  # type: ignore[attr-defined]
+        self.n_features_in_ = design.width
+        self.feature_names_in_ = np.array(design.terms[int(design.intercept) :], dtype=object)
+        return design
 
     def _read(self, matrix: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any) -> Design:
         terms = (
@@ -66,8 +89,15 @@ class GLMEstimator(BaseEstimator):
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=True, reset=False)
 
     def _predictor(self, X: Any, offset: Any = None, exposure: Any = None) -> np.ndarray:
+        stored = as_stored(X)
+        if stored is not None:
+            check_is_fitted(self)
+            return stored_predictor(stored, self._names_in(), regression_of(self.result_).fitted, offset, exposure)
         matrix = self._matrix(X)
         return regression_of(self.result_).fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
+
+    def _names_in(self) -> list[str]:
+        return [str(name) for name in getattr(self, "feature_names_in_", ())]
 
     def predict_dist(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:
         """The predictive distribution of every row, averaged over rows' own values: mean, sd, quantile …"""
@@ -143,13 +173,14 @@ class RowRegressor(RegressorMixin, GLMEstimator):
     ) -> Any:
         """Fit to rows `X` (n, d), dense, sparse or a frame, and responses `y` (n,).
 
+        Of rows in Parquet files, `X` is ``rb.parquet(path, columns=[…])`` and `y` the name of a column; so are the others.
         `sample_weight` says how often each row counts, `offset` is added to the predictor, the log of `exposure` too.
         """
         return self._fit(X, y, sample_weight, offset, exposure)
 
     def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None) -> Any:
         refuse_no_response(y)
-        design = self._design(X, response_of(X, y), sample_weight, offset, exposure, trials)
+        design = self._design(X, y, sample_weight, offset, exposure, trials)
         keep_fit(self, fit_glm(design, self._family(), **self._options()))
         return self
 

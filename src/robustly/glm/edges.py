@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from robustly.glm.local import (
 from robustly.glm.noiseless import noiseless
 from robustly.glm.regression import Climb, Edges, Plan, Regression
 from robustly.model.linear import Design
+from robustly.rows.store import Data
 
 # Beyond these spreads the search ends: e³⁰ either way is no longer a regression, and 1e-4 is none.
 NARROWEST, WIDEST = 1e-4, 30.0
@@ -304,10 +306,14 @@ def spread_score(plain: Found, law: Law) -> tuple[float, float]:
     problem = plain.problem
     assert isinstance(problem, Regression)
     place = 1 + problem.plan.law.names.index(law.family.nuisance[0]) if isinstance(law, LocalDispersion) else 0
-    slope, curve = problem.curves_by_row(plain.vector)
-    bend = curve[:, pairs(slope.shape[1]).index((place, place))]
-    weight = problem.rows.weight
-    return float(weight @ (slope[:, place] ** 2 + bend)), float(weight @ bend**2)
+    diagonal = pairs(place + 1).index((place, place))
+
+    def scored(data: Data, weight: np.ndarray, slope: np.ndarray, curve: np.ndarray) -> dict[str, Any]:
+        bend = curve[:, diagonal]
+        return {"score": weight @ (slope[:, place] ** 2 + bend), "size": weight @ bend**2}
+
+    found = problem.added_by_row(scored, plain.vector)
+    return float(found["score"]), float(found["size"])
 
 
 class SpreadEdges(Edges):
@@ -546,6 +552,8 @@ class PrecisionEdges(Edges):
 
 def student_t_starts(design: Design, u: np.ndarray, scale: float) -> list[tuple[np.ndarray, np.ndarray]]:
     """From the classical fit, and from a few reweighted fits with the tails of a t with one degree of freedom."""
+    if len(design) > START_ROWS:
+        design = design.with_rows(design.rows.sample(START_ROWS, 0))
     weight = design.rows.weight
     starts = [(u, np.log([0.8 * scale, 8.0]))]
     for _ in range(15):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,8 @@ from robustly.glm.result import regression_fit
 from robustly.glm.solvers import by_em, by_map
 from robustly.model.linear import Design
 from robustly.result.fit import Fit
+from robustly.rows.arrays import ArrayRows
+from robustly.rows.store import Data
 
 STEEPEST = 5.0
 
@@ -50,13 +52,16 @@ def fit_glm(
     classical: Fit | None = None,
 ) -> Fit:
     """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time."""
-    notes = family.check_response(design.y, design.trials)
+    looked = design.rows.each_piece(ResponseLook(family))
+    notes = tuple(dict.fromkeys(note for told, _ in looked for note in told))
+    single = isinstance(family, Binomial) and all(ones for _, ones in looked)
     if local == "auto":
         local = "dispersion" if isinstance(family, Normal) else "predictor"
     law = law_of(family, local, prior)
     if solver not in SOLVERS:
         raise ModelError(f'solver takes "newton", "em" or "map"; got {solver!r}.')
-    single = isinstance(family, Binomial) and bool(np.all(design.trials == 1))
+    if not isinstance(design.rows, ArrayRows) and solver != "newton":
+        raise ModelError(f'solver="{solver}" needs rows in memory; solver="newton" takes them anywhere.')
     if local == "label" and not single:
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
     unidentified = single and isinstance(law, LocalPredictor) and spread is None
@@ -92,6 +97,16 @@ def fit_glm(
     fit = regression_fit(found, plan, local, prior, notes, formula)
     warn_unless_converged(fit.outcome)
     return fit
+
+
+@dataclass(frozen=True)
+class ResponseLook:
+    """Whether responses have a probability at all, with notes on unusual ones, and whether all rows are single trials."""
+
+    family: Family
+
+    def __call__(self, data: Data) -> tuple[tuple[str, ...], bool]:
+        return self.family.check_response(data[2], data[3]), bool(np.all(data[3] == 1))
 
 
 def _held_spread(spread: float, law: Law) -> float:

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robustly.errors import DataError, ModelError, did_you_mean, names
-from robustly.glm.families import Binomial, Family, as_family
+from robustly.errors import DataError
+from robustly.glm.families import as_family
 from robustly.glm.fit import fit_glm
-from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
+from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length
 from robustly.glm.formula_language import Column, numeric_columns_of
 from robustly.glm.formula_parse import parse
+from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
 from robustly.glm.formula_spec import (
     FormulaColumns,
-    Learnt,
-    Side,
     added_offsets,
     factors_of,
     learn,
@@ -26,8 +25,10 @@ from robustly.glm.formula_spec import (
     refuse_not_computable,
 )
 from robustly.glm.local import LocalChoice
-from robustly.model.linear import Design, read_design
+from robustly.glm.stored import read_stored_formula
+from robustly.model.linear import read_design
 from robustly.result.fit import Fit
+from robustly.rows.stored import as_stored
 
 
 def glm(
@@ -48,7 +49,7 @@ def glm(
     Args:
         formula: ``"y ~ x + C(group) + bs(age, df=4) + a:b + offset(log(years))"``, in the language of formulaic;
             ``.`` stands for all columns but the response.
-        data: a pandas or polars frame.
+        data: a pandas or polars frame, or ``rb.parquet(path)``, whose columns are then read piece by piece.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
             ``"negative_binomial"``, or a :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
             the second of the sorted classes counts as 1, and a note says so.
@@ -72,15 +73,6 @@ def glm(
     return fit_glm(rows.design, rows.family, local=local, formula=rows.columns, **options)
 
 
-@dataclass(frozen=True)
-class FormulaRows:
-    """Rows as a formula reads them: what fits of several laws share."""
-
-    design: Design
-    family: Family
-    columns: FormulaColumns
-
-
 def read_formula(
     formula: str,
     data: Any,
@@ -93,6 +85,10 @@ def read_formula(
     alpha: float = 0.0,
 ) -> FormulaRows:
     """The rows of a formula and a data frame, ready for :func:`~robustly.glm.fit.fit_glm`; arguments as in :func:`glm`."""
+    stored = as_stored(data)
+    if stored is not None:
+        given = {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials}
+        return read_stored_formula(formula, stored, family, given, alpha)
     frame = as_pandas(data)
     there = [str(name) for name in frame.columns]
     core, parsed, added, offset_forms = parse(formula, there)
@@ -116,7 +112,7 @@ def read_formula(
     kept = [place for place, name in enumerate(right.side.columns) if name != "Intercept"]
     matrix, within = right.matrix[:, kept], added_offsets(offsets, frame)
     numbers = {
-        label: _column(frame, label, given)
+        label: column_of(frame, label, given)
         for label, given in (("weights", weights), ("offset", offset), ("exposure", exposure), ("trials", trials))
     }
     refuse_unequal_rows(len(frame), matrix, response, within, numbers)
@@ -152,50 +148,6 @@ def refuse_unequal_rows(
             raise DataError(f"{label} of the formula have {one.shape[0]} rows, but the data have {rows}.")
     for label, given in numbers.items():
         refuse_other_length(rows, label, given)
-
-
-def learn_offset(form: Any, frame: pd.DataFrame, text: str) -> Side:
-    """An ``offset(...)``: one number a row."""
-    learnt = learn(form, frame)
-    if learnt.levels is not None or learnt.matrix.shape[1] != 1:
-        raise ModelError(
-            f"offset({text}) is not one number a row. Write an offset that is a column or a function of columns."
-        )
-    return learnt.side
-
-
-def read_left(left: Learnt, frame: pd.DataFrame, text: str, family: Family) -> tuple[np.ndarray, tuple[Any, ...]]:
-    """The response as numbers; two words of a yes-or-no response become 0 and 1, in the order of their levels."""
-    words = left.levels
-    if words is None:
-        if left.matrix.shape[1] not in (1, 2):
-            raise ModelError(
-                f"the response {text!r} has {left.matrix.shape[1]} columns. Give one, or successes and failures."
-            )
-        return (left.matrix[:, 0] if left.matrix.shape[1] == 1 else left.matrix), ()
-    if not isinstance(family, Binomial):
-        for name in sorted(left.side.variables):
-            refuse_texts(frame[name], name, f"the family {family} needs numbers")
-        raise ModelError(f"the response {text!r} is made of classes, but the family {family} needs numbers.")
-    if len(words) != 2 or left.matrix.shape[1] not in (1, 2):
-        raise ModelError(
-            f"the response {text!r} has {len(words)} classes ({names(map(str, words[:8]))}{' …' if len(words) > 8 else ''}), "
-            "but a yes-or-no model needs two. Join or drop some."
-        )
-    return left.matrix[:, -1], tuple(words)
-
-
-def _column(frame: pd.DataFrame, label: str, given: Any) -> Any:
-    """Numbers by row: as they came, or the column of that name."""
-    if not isinstance(given, str):
-        return given
-    if given not in frame:
-        raise DataError(
-            f'{label} names a column "{given}", which the data do not have.' + did_you_mean(given, map(str, frame))
-        )
-    refuse_missing(frame, [given])
-    refuse_texts(frame[given], given, f"{label} are numbers")
-    return frame[given]
 
 
 @dataclass(frozen=True)

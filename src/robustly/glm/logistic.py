@@ -14,6 +14,9 @@ from robustly.glm.base import GLMEstimator, keep_fit, of_kind, refuse_no_respons
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import regression_of
+from robustly.glm.stored import classes_in
+from robustly.model.linear import Design
+from robustly.rows.stored import as_stored
 
 
 class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
@@ -86,6 +89,13 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
     ) -> Any:
         """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`."""
         refuse_no_response(y)
+        stored = as_stored(X)
+        if stored is not None:
+            self._single = trials is None
+            self.classes_ = classes_in(stored, y) if self._single else np.array([0, 1])
+            classes = tuple(self.classes_.tolist()) if self._single else ()
+            design = self._stored_design(stored, y, sample_weight, offset, None, trials, classes)
+            return self._keep(design)
         refuse_text_columns(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
         y = np.asarray(y)
@@ -96,7 +106,9 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
             response: Any = np.asarray(y, dtype=float)
         else:
             response = self._classes(X, y)
-        design = self._read(X, response, sample_weight, offset, None, trials)
+        return self._keep(self._read(X, response, sample_weight, offset, None, trials))
+
+    def _keep(self, design: Design) -> Any:
         keep_fit(self, fit_glm(design, self._family(), **self._options()))
         first = int(regression_of(self.result_).fitted.intercept)
         self.attenuated_coef_ = self.result_.attenuated_coefficients.to_numpy()[None, first:]

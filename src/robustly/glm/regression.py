@@ -130,7 +130,6 @@ class Regression(ViewProblem):
         return self.linear.joined(u, phi)
 
     def on(self, rows: Rows) -> Regression:
-        assert isinstance(rows, ArrayRows)
         ridge = max(self.plan.extra_ridge, SAMPLE_RIDGE)
         return Regression(self.design.with_rows(rows), replace(self.plan, rough=True, extra_ridge=ridge), self.edges)
 
@@ -152,13 +151,16 @@ class Regression(ViewProblem):
         beta, phi = self.linear.at(vector)
         furthest = self.design.max_abs_predictor(beta)
         if furthest > FURTHEST:
-            furthest = float(np.abs(self.design.predictor(vector[: self.design.size])).max(initial=1.0))
+            furthest = max(1.0, float(self.rows.map(self._furthest, self.view.at(vector)).sums["max predictor"]))
 
         def curves(numbers: Any, row: Data) -> Any:
             state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(row[0]))
             return self.kernel.curves(numbers, row, np.asarray(state, dtype=np.float32), False)
 
         return binary_spline(curves, phi, furthest)
+
+    def _furthest(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        return {"max predictor": np.abs(self.view.enter(theta, data)[0][0]).max()}, {}, None
 
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
         found = super()._look(vector, sums)
@@ -206,12 +208,26 @@ class Regression(ViewProblem):
         parts = tuple(found[str(i)] for i in range(len(found)))
         return parts if len(parts) > 1 else parts[0]
 
+    def added_by_row(self, run: Callable[..., dict[str, Any]], vector: np.ndarray) -> dict[str, Any]:
+        """Sums over rows of what ``run(data, weight, slope, curve)`` makes of their slopes and curvatures at a vector."""
+
+        def each(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            numbers, _ = self.view.enter(theta, data)
+            row = self.view.seen(data)
+            if state is None:
+                state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(weight))
+            found = self.kernel.curves(numbers, row, np.asarray(state, dtype=np.float32), False)
+            return run(data, weight, *(np.asarray(part) for part in found[1:3])), {}, None
+
+        with double_precision(), np.errstate(all="ignore"):
+            return self.rows.map(ChunkPass(each), self.view.at(vector), keep=self.slot).sums
+
     def curves_by_row(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every row's slopes and curvatures in its predictor and the shared numbers."""
         return self.by_row(self.kernel.curves, vector, False)[1:3]
 
     def evidence_at(self, vector: np.ndarray) -> np.ndarray:
-        base = self.plan.law.family.log_base(self.design.y, self.design.trials)
+        base = self.rows.map(_base_pass(self.plan.law.family), None).by_unit["base"]
         if self.seen_at is not None and np.array_equal(self.seen_at, vector):
             return self.by_unit["evidence"] + base
         with double_precision():
@@ -298,7 +314,8 @@ class Regression(ViewProblem):
 
 def _base_pass(family: Any) -> Callable[..., Any]:
     def base(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        return {"base": np.where(weight > 0, weight * family.log_base(data[2], data[3]), 0.0).sum()}, {}, None
+        each = family.log_base(data[2], data[3])
+        return {"base": np.where(weight > 0, weight * each, 0.0).sum()}, {"base": each}, None
 
     return base
 

@@ -97,11 +97,6 @@ def inverse_information(curve: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     return (unit[:, None] * vectors / values) @ (vectors.T * unit)
 
 
-def sandwich(bread: np.ndarray, scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The covariance that stays right when the model is not: information, scores, information."""
-    return bread @ ((scores * weight[:, None]).T @ scores) @ bread
-
-
 def check_kind(kind: str) -> None:
     if kind not in KINDS:
         raise ModelError(f'covariance takes "information" or "sandwich"; got "{kind}".')

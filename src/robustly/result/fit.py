@@ -228,8 +228,10 @@ class Fit:
         bread = self._inverse_information
         if kind == "information" or not bread.size:
             return bread
-        scores = self.saved["scored"] if "scored" in self.saved else self.need_source("scores").scores()
-        return est.sandwich(bread, scores, self.weight)
+        if "scored" in self.saved:
+            scores = self.saved["scored"]
+            return bread @ ((scores * self.weight[:, None]).T @ scores) @ bread
+        return bread @ self.need_source("scores").meat(self.weight) @ bread
 
     @cached_property
     def _inverse_information(self) -> np.ndarray:

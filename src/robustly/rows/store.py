@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
+
+from robustly.errors import ModelError
 
 if TYPE_CHECKING:
     from robustly.rows.arrays import ArrayRows
@@ -74,6 +76,39 @@ class Rows(ABC):
     def weighed(self, weight: Any) -> Rows:
         """The same rows with other weights."""
 
+    def take(self, index: Any) -> ArrayRows:
+        """Some of the rows, by their numbers in ascending order, in memory."""
+        raise ModelError(
+            f"{type(self).__name__} gives no single rows. Fit rows in memory, in Parquet files or in Dask."
+        )
+
+    def cut_into(self, chunk: int) -> Rows:
+        """The same rows in chunks of another size, where the store can choose it."""
+        return self
+
+    def each_piece(self, look: Callable[[Data], Any]) -> list[Any]:
+        """What `look` says of the rows, piece by piece as they are kept; what it raises names the piece."""
+        raise ModelError(f"{type(self).__name__} does not say in which pieces its rows are kept.")
+
+    def column(self, place: int) -> Any:
+        """One of the arrays that passes see as data, for all rows."""
+        return self.map(_ColumnPass(place), None).by_unit["column"]
+
+
+@dataclass(frozen=True)
+class _ColumnPass:
+    """A pass that gives a column as it is."""
+
+    place: int
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, None]:
+        return {}, {"column": data[self.place]}, None
+
+
+def sample_places(n: int, count: int, seed: int) -> np.ndarray:
+    """Which of `count` rows are a sample of `n`, in ascending order: the same ones in every store."""
+    return np.sort(np.random.default_rng(seed).choice(count, n, replace=False))
+
 
 @cache
 def thread_pool() -> ThreadPoolExecutor:
@@ -100,10 +135,15 @@ def first_time(chunk_pass: Pass, size: Any) -> bool:
     return True
 
 
-def added_up(parts: list[Sums]) -> Sums:
-    """Sums of all chunks, in their order; of what is called ``max …``, the largest."""
-    largest = lambda values: np.max(np.stack(values), axis=0)
-    return {
-        name: (largest if name.startswith("max ") else sum)([np.asarray(part[name]) for part in parts])
-        for name in parts[0]
-    }
+def added_up(parts: Iterable[Sums]) -> Sums:
+    """Sums of all chunks, one after the other in their order; of what is called ``max …``, the largest."""
+    total: Sums = {}
+    for part in parts:
+        for name, value in part.items():
+            if name not in total:
+                total[name] = np.asarray(value)
+            elif name.startswith("max "):
+                total[name] = np.maximum(total[name], value)
+            else:
+                total[name] = total[name] + np.asarray(value)
+    return total
