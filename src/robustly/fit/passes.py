@@ -126,8 +126,8 @@ class Passes:
             return jax.lax.map(along, jnp.eye(v.shape[0]))
 
         curve = jax.lax.cond(curved, columns, lambda v: jnp.zeros((v.shape[0], v.shape[0])), vector)
-        by_row = {"evidence": evidence, "integration_error": jnp.zeros_like(evidence)}
-        return {"value": value, "slope": slope, "curve": curve}, by_row, state
+        sums = {"value": value, "slope": slope, "curve": curve, "integration_error": jnp.zeros(())}
+        return sums, {"evidence": evidence}, state
 
     def _curves_by_moments(self, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
         """Evidence, slope and curvature from posterior moments, in the few numbers by which parameters enter a row."""
@@ -166,14 +166,16 @@ class Passes:
         curve = jnp.einsum("nzkp,nzkq->pq", bends, jnp.einsum("nzkl,nzlq->nzkq", square, bends))
         curve = curve + bent - (weight[:, None] * score).T @ score
         sums = {"value": weighed(weight, evidence), "slope": weight @ score, "curve": curve}
-        return sums, {"evidence": evidence, "integration_error": integration_error}, state
+        return {**sums, "integration_error": weighed(weight, integration_error)}, {"evidence": evidence}, state
 
     # ------------------------------------------------------------------ other questions
 
     def _scores(self, vector: Any, data: Any, weight: Any, state: Any) -> Chunk:
         state = self.find_modes(vector, data, state)
         each = jax.vmap(jax.grad(lambda v, row, s: self.approx.evidence(self.model, v, row, s)), (None, 0, 0))
-        return {}, {"score": each(vector, data, state)}, state
+        score = each(vector, data, state)
+        counted = jnp.where(weight[:, None] > 0, score, 0.0)
+        return {"meat": (counted * weight[:, None]).T @ counted}, {"score": score}, state
 
     def variance_scores(self, place: tuple[int, ...]) -> ChunkPass:
         """The pass of the score test for a variance of common values, which stand at these places of the vector."""

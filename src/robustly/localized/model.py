@@ -16,6 +16,7 @@ from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, 
 from robustly.fit.outcome import warn_unless_converged
 from robustly.localized.fitting import fit_program
 from robustly.localized.sampling import as_numpyro
+from robustly.localized.stored import stored_call
 from robustly.model.conjugacy import detect
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_support
@@ -23,6 +24,7 @@ from robustly.model.program.read import Program, Request
 from robustly.model.row import RowModel
 from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows
+from robustly.rows.store import Rows
 
 RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress")
 
@@ -154,7 +156,7 @@ class Localized:
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Fit the priors of the localized sites and the shared values to data.
 
-        Call it like the model. Besides the model's own arguments it takes, by keyword (a model's own argument of the
+        Call it like the model; arguments by row may be ``rb.parquet(path, columns=…)``. Besides the model's own arguments it takes, by keyword (a model's own argument of the
         same name wins):
 
         approx: how locals are integrated, an object such as ``rb.Quadrature(21)``.
@@ -166,10 +168,15 @@ class Localized:
         progress: show a progress line.
         """
         options = self._take_options(kwargs)
-        arguments = read_arguments(self.request.model, args, kwargs)
+        stored = stored_call(self.request.model, args, kwargs)
+        arguments = read_arguments(self.request.model, args, kwargs) if stored is None else stored.arguments
         program, model, found = self.program_for(arguments)
-        check_support(program, arguments)
-        rows = self._rows(program, arguments, options)
+        rows: Rows
+        if stored is None:
+            check_support(program, arguments)
+            rows = self._rows(program, arguments, options)
+        else:
+            rows = stored.rows(program, options.get("weights"), options.get("chunk"))
         fit = fit_program(self, program, model, found, arguments, rows, options)
         warn_unless_converged(fit.outcome)
         return fit

@@ -25,7 +25,7 @@ from robustly.result.estimates import Hyperparameters, nested
 from robustly.result.fit import Fit
 from robustly.result.laws import LEVELS, ByRow, RowPosterior
 from robustly.result.source import FittedModel, Source
-from robustly.rows.arrays import make_rows
+from robustly.rows.arrays import ArrayRows, make_rows
 from robustly.rows.store import Rows
 
 
@@ -50,6 +50,8 @@ class RowSource(Source):
         self.found = found
         self.rows = rows
         self.compiled: dict[Any, Any] = {}
+        if not isinstance(rows, ArrayRows):
+            self.keeps = ()
 
     @property
     def problem(self) -> RowProblem:
@@ -82,6 +84,10 @@ class RowSource(Source):
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""
         return self._by_row(self.passes.scores, self.vector)["score"]
+
+    @in_double_precision
+    def meat(self, weight: np.ndarray) -> np.ndarray:
+        return self.rows.map(self.passes.scores, self.vector, keep=self.problem.slot).sums["meat"]
 
     @in_double_precision
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:

@@ -16,13 +16,14 @@ from robustly.fit.passes import Passes
 from robustly.fit.problem import Found
 from robustly.localized.predictor import Predictive, without_observations
 from robustly.localized.rows import RowSource
+from robustly.localized.stored import with_data
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
 from robustly.model.program.trace import Trace, inside
 from robustly.result.laws import two_sided
-from robustly.rows.arrays import bucket_of, make_rows
-from robustly.rows.store import Rows
+from robustly.rows.arrays import ArrayRows, bucket_of, make_rows
+from robustly.rows.store import Data, Rows
 
 if TYPE_CHECKING:
     from robustly.localized.model import Localized
@@ -84,6 +85,16 @@ class ProgramModel:
         return {"call": about}, {}
 
 
+@dataclass(frozen=True, eq=False)
+class TailPass:
+    """A pass that gives tail probabilities by row."""
+
+    source: ProgramSource
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        return {}, {"tail": self.source.tails_of(data)}, None
+
+
 class ProgramSource(RowSource):
     """The rows of a NumPyro program: it can also tell how far out an observation is."""
 
@@ -117,9 +128,10 @@ class ProgramSource(RowSource):
             place += size
         raise AssertionError(site)
 
-    def _own_predictive(self) -> Predictive:
-        """Of the fitted rows, as if they had not been observed."""
-        args, kwargs = in_double_precision(without_observations)(self.program, self.arguments)
+    def _own_predictive(self, arguments: Arguments | None = None) -> Predictive:
+        """Of the fitted rows, or of those of another call, as if they had not been observed."""
+        arguments = self.arguments if arguments is None else arguments
+        args, kwargs = in_double_precision(without_observations)(self.program, arguments)
         return Predictive(self.program, self.vector, args, kwargs, self.model.log_prob)
 
     def has_closed_tails(self) -> bool:
@@ -130,11 +142,23 @@ class ProgramSource(RowSource):
 
     @in_double_precision
     def tail_probabilities(self) -> np.ndarray:
-        predictor = self._own_predictive()
+        if isinstance(self.rows, ArrayRows):
+            return self._tails(self.arguments, len(self.rows))
+        return self.rows.map(TailPass(self), None).by_unit["tail"]
+
+    @in_double_precision
+    def tails_of(self, data: Data) -> np.ndarray:
+        """Tail probabilities of some rows."""
+        return self._tails(with_data(self.program, self.arguments, data), len(data[0]))
+
+    def _tails(self, arguments: Arguments, count: int) -> np.ndarray:
+        predictor = self._own_predictive(arguments)
         if not predictor.has_cdf:
+            if not isinstance(self.rows, ArrayRows):
+                raise ModelError("tail probabilities of these observations are simulated, which needs rows in memory.")
             return self._surprise_tails(predictor)
-        observed = self._padded_trace()[predictor.site]
-        value = np.asarray(observed["value"], dtype=float).reshape(-1)[: len(self.rows)]
+        observed = self._padded_trace(arguments, count)[predictor.site]
+        value = np.asarray(observed["value"], dtype=float).reshape(-1)[:count]
         below = predictor.cdf(value)
         strictly = predictor.cdf(value - 1.0) if observed["fn"].support.is_discrete else below
         return two_sided(below, 1.0 - strictly)
@@ -142,17 +166,19 @@ class ProgramSource(RowSource):
     @in_double_precision
     def observed(self) -> dict[str, np.ndarray]:
         """Values of the observed sites."""
-        trace = self._padded_trace()
+        if not isinstance(self.rows, ArrayRows):
+            return {}
+        trace = self._padded_trace(self.arguments, len(self.rows))
         return {
             name: np.asarray(trace[name]["value"])[: len(self.rows)]
             for name in self.program.sites.observed
             if name in trace
         }
 
-    def _padded_trace(self) -> Trace:
+    def _padded_trace(self, arguments: Arguments, count: int) -> Trace:
         """The program run on all rows, and as many copies of the last one as fill the size that is compiled."""
-        size = bucket_of(len(self.rows), 1 << 62)
-        return self.program.full_trace(self.program.padded(self.arguments, size))
+        size = bucket_of(count, 1 << 62)
+        return self.program.full_trace(self.program.padded(arguments, size))
 
     def _surprise_tails(self, predictor: Predictive) -> np.ndarray:
         """By simulation, where observations are not one number: how often a drawn row is as surprising."""

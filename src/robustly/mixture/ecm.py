@@ -24,6 +24,7 @@ from scipy.special import digamma, polygamma
 
 from robustly.mixture import covariance
 from robustly.mixture.passes import Densities, MixtureSums, collect
+from robustly.rows.store import Rows
 
 LEAST_DOF, LARGEST_DOF = 0.1, 1000.0
 # What scikit-learn adds to the rows of a component, so that an empty one divides by something.
@@ -77,7 +78,7 @@ class Run:
         return len(self.history)
 
 
-def run_ecm(X: np.ndarray, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None) -> Run:
+def run_ecm(X: np.ndarray | Rows, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None) -> Run:
     """Climb from `start` until the mean log-likelihood moves by less than ``rules.tol``."""
     n, held = len(X), start
     seen = collect(X, held.kernel, fit_dof=rules.fit_dof)

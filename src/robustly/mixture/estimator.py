@@ -15,6 +15,7 @@ from robustly.mixture.fitted import FittedMixture
 from robustly.mixture.passes import on_one_thread
 from robustly.mixture.settings import check_given, check_mixture_settings, floor_of
 from robustly.mixture.start import body, is_sound, make_start
+from robustly.rows.store import Rows
 
 START_DOF = 5.0
 
@@ -128,7 +129,7 @@ class RobustGaussianMixture(FittedMixture):
             )
         rules = Rules(
             kind=self.covariance_type,
-            floor=floor_of(rows, self.covariance_type, self.reg_covar),
+            floor=floor_of(rows, self.n_features_in_, self.covariance_type, self.reg_covar),
             fit_dof=self.dof == "fit",
             tied_dof=self.tied_dof,
             tol=self.tol,
@@ -140,19 +141,19 @@ class RobustGaussianMixture(FittedMixture):
         self._keep(rows, max(zip(sound, runs), key=lambda pair: (pair[0], pair[1].log_likelihood))[1])
         return self
 
-    def _starts(self, rows: np.ndarray, rules: Rules) -> Any:
+    def _starts(self, rows: np.ndarray | Rows, rules: Rules) -> Any:
         if self.warm_start and hasattr(self, "converged_"):
             yield Components(
                 rules.kind, self.weights_, self.means_, self.covariances_, self.precisions_cholesky_, self.dofs_
             )
             return
         random = check_random_state(self.random_state)
-        given = check_given(self, rows.shape[1])
+        given = check_given(self, self.n_features_in_)
         dof = START_DOF if rules.fit_dof else float(self.dof)
         for _ in range(self.n_init):
             yield make_start(rows, self.n_components, self.init_params, rules, random, given, dof)
 
-    def _keep(self, rows: np.ndarray, best: Run) -> None:
+    def _keep(self, rows: np.ndarray | Rows, best: Run) -> None:
         found = best.components
         self.weights_, self.means_, self.dofs_ = found.weights, found.means, found.dofs
         self.covariances_, self.precisions_cholesky_ = found.covariances, found.factors

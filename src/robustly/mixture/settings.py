@@ -12,6 +12,7 @@ from robustly.mixture.covariance import KINDS, has_matrices, public_shape
 from robustly.mixture.ecm import Components
 from robustly.mixture.start import STARTS, column_spread
 from robustly.mixture.variational import Prior
+from robustly.rows.store import Rows
 
 RELATIVE_FLOOR = 1e-6
 
@@ -38,13 +39,13 @@ def _is_real_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value))
 
 
-def floor_of(X: np.ndarray, kind: str, reg_covar: float | None) -> np.ndarray:
-    """What is added to the variances of each column."""
+def floor_of(X: np.ndarray | Rows, dim: int, kind: str, reg_covar: float | None) -> np.ndarray:
+    """What is added to the variances of each of `dim` columns."""
     if reg_covar is not None:
-        return np.full(X.shape[1], float(reg_covar))
+        return np.full(dim, float(reg_covar))
     variance = column_spread(X) ** 2
     if kind == "spherical":
-        variance = np.full(X.shape[1], np.median(variance))
+        variance = np.full(dim, np.median(variance))
     return RELATIVE_FLOOR * variance
 
 

@@ -42,7 +42,7 @@ def parquet(
         >>> bool(np.allclose(fit.coefficients["x"], model.coef_[0], atol=1e-8))
         True
     """
-    found = tuple(_files(path))
+    found = tuple(_named_files(path))
     table = ParquetColumns(files=found)
     if columns is None:
         return table
@@ -89,9 +89,9 @@ class ParquetColumns(Stored):
         return StreamedRows(pieces, layout.recipe, layout.labels, layout.chunk, layout.padded)
 
 
-def _files(path: Any) -> list[str]:
+def _named_files(path: Any) -> list[str]:
     if isinstance(path, list | tuple):
-        found = [one for each in path for one in _files(each)]
+        found = [one for each in path for one in _named_files(each)]
         if not found:
             raise DataError("no Parquet files were named; got an empty list.")
         return found
@@ -126,10 +126,10 @@ def _arrow() -> Any:
     return pyarrow
 
 
-def _kind(arrow: Any, kind: Any) -> str:
+def _kind_of_arrow(arrow: Any, kind: Any) -> str:
     types = arrow.types
     if types.is_dictionary(kind):
-        return _kind(arrow, kind.value_type)
+        return _kind_of_arrow(arrow, kind.value_type)
     if types.is_floating(kind) or types.is_decimal(kind):
         return "float"
     if types.is_integer(kind):
@@ -146,9 +146,9 @@ def _facts_of(files: Sequence[str]) -> dict[str, Any]:
     kinds: dict[str, str] = {}
     counts = []
     for path in files:
-        file = _open(arrow, path)
+        file = _opened(arrow, path)
         with file:
-            here = {one.name: _kind(arrow, one.type) for one in file.schema_arrow}
+            here = {one.name: _kind_of_arrow(arrow, one.type) for one in file.schema_arrow}
             counts.append(file.metadata.num_rows)
         if not kinds:
             kinds = here
@@ -171,7 +171,7 @@ def _facts_of(files: Sequence[str]) -> dict[str, Any]:
     return {"kinds": kinds, "counts": tuple(counts)}
 
 
-def _open(arrow: Any, path: str) -> Any:
+def _opened(arrow: Any, path: str) -> Any:
     try:
         return arrow.parquet.ParquetFile(path)
     except (arrow.ArrowException, OSError) as error:
@@ -211,7 +211,7 @@ class ParquetPieces(Pieces):
         wanted = list(dict.fromkeys(name for one in self.asked for name in one.listed))
         for path, expected in zip(first.files, first.counts):
             at = 0
-            with _open(arrow, path) as file:
+            with _opened(arrow, path) as file:
                 batches = file.iter_batches(batch_size=BATCH, columns=wanted, use_threads=False)
                 while True:
                     try:
