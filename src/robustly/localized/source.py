@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -92,7 +93,12 @@ class TailPass:
     source: ProgramSource
 
     def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        return {}, {"tail": self.source.tails_of(data)}, None
+        with _one_program:
+            return {}, {"tail": self.source.tails_of(data)}, None
+
+
+# NumPyro has one stack of handlers for all threads.
+_one_program = Lock()
 
 
 class ProgramSource(RowSource):

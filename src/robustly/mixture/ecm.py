@@ -78,7 +78,9 @@ class Run:
         return len(self.history)
 
 
-def run_ecm(X: np.ndarray | Rows, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None) -> Run:
+def run_ecm(
+    X: np.ndarray | Rows, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None
+) -> Run:
     """Climb from `start` until the mean log-likelihood moves by less than ``rules.tol``."""
     n, held = len(X), start
     seen = collect(X, held.kernel, fit_dof=rules.fit_dof)

@@ -64,7 +64,13 @@ def _drawn(X: np.ndarray | Rows, place: np.ndarray) -> np.ndarray:
 
 
 def make_start(
-    X: np.ndarray | Rows, size: int, how: str, rules: Rules, random: np.random.RandomState, given: dict[str, Any], dof: float
+    X: np.ndarray | Rows,
+    size: int,
+    how: str,
+    rules: Rules,
+    random: np.random.RandomState,
+    given: dict[str, Any],
+    dof: float,
 ) -> Components:
     """Components to climb from; values in `given` (weights, means, precisions) replace those found."""
     if how == "robust":

@@ -23,6 +23,7 @@ from robustly.rows.store import (
     Sums,
     added_up,
     first_time,
+    in_pool,
     sample_places,
     thread_pool,
 )
@@ -129,7 +130,7 @@ class ArrayRows(Rows):
         first = first_time(chunk_pass, self.bucket)
         if first:
             may_have_compiled()
-        if len(places) < 4 or THREADS == 1:
+        if len(places) < 4 or THREADS == 1 or in_pool():
             done = [run(place) for place in places]
         else:
             # What has to be compiled is compiled once, by the first chunk.

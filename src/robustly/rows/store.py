@@ -8,6 +8,7 @@ serves rows in memory, on disk or on a cluster.
 from __future__ import annotations
 
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,9 @@ ByUnit = Mapping[str, Any]
 Pass = Callable[[Any, Data, Any, Any], tuple[Sums, ByUnit, Any]]
 
 THREADS = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+POOL = "robustly-pass"
 
 
 class Slot:
@@ -113,7 +117,12 @@ def sample_places(n: int, count: int, seed: int) -> np.ndarray:
 @cache
 def thread_pool() -> ThreadPoolExecutor:
     """The one pool in which chunks run side by side: XLA spreads a single chunk over the cores only in part."""
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="robustly")
+    return ThreadPoolExecutor(THREADS, thread_name_prefix=POOL)
+
+
+def in_pool() -> bool:
+    """Whether this thread is one of the pool: it must not wait for others of it."""
+    return threading.current_thread().name.startswith(POOL)
 
 
 if hasattr(os, "register_at_fork"):
