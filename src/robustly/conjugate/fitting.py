@@ -18,8 +18,8 @@ from robustly.fit.outcome import Outcome, Stop, warn_unless_converged
 from robustly.fit.problem import Found
 from robustly.fit.search import search
 from robustly.result.fit import Fit
+from robustly.rows.anywhere import in_memory_if_stored
 from robustly.rows.distinct import Table, make_table
-from robustly.rows.stored import in_memory_if_stored
 
 METHODS = ("direct", "em")
 EM_STOP = Stop(1e-10, 10_000)

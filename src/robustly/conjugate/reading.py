@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import DataError, SupportError
+from robustly.rows.anywhere import in_memory_if_stored
 from robustly.rows.arrays import make_rows
-from robustly.rows.stored import in_memory_if_stored
 
 
 def read_numbers(name: str, values: Any, *, rows: int | None = None) -> np.ndarray:

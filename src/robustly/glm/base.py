@@ -19,7 +19,8 @@ from robustly.model.linear import Design, read_design, read_offset
 from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved
-from robustly.rows.stored import Stored, as_stored
+from robustly.rows.anywhere import as_stored
+from robustly.rows.stored import Stored
 
 
 class GLMEstimator(BaseEstimator):

@@ -308,8 +308,8 @@ def spread_score(plain: Found, law: Law) -> tuple[float, float]:
     place = 1 + problem.plan.law.names.index(law.family.nuisance[0]) if isinstance(law, LocalDispersion) else 0
     diagonal = pairs(place + 1).index((place, place))
 
-    def scored(data: Data, weight: np.ndarray, slope: np.ndarray, curve: np.ndarray) -> dict[str, Any]:
-        bend = curve[:, diagonal]
+    def scored(data: Data, weight: np.ndarray, found: tuple[Any, ...]) -> dict[str, Any]:
+        slope, bend = found[1], found[2][:, diagonal]
         return {"score": weight @ (slope[:, place] ** 2 + bend), "size": weight @ bend**2}
 
     found = problem.added_by_row(scored, plain.vector)

@@ -28,7 +28,7 @@ from robustly.glm.local import LocalChoice
 from robustly.glm.stored import read_stored_formula
 from robustly.model.linear import read_design
 from robustly.result.fit import Fit
-from robustly.rows.stored import as_stored
+from robustly.rows.anywhere import as_stored
 
 
 def glm(

@@ -16,7 +16,7 @@ from robustly.glm.fit import fit_glm
 from robustly.glm.result import regression_of
 from robustly.glm.stored import classes_in
 from robustly.model.linear import Design
-from robustly.rows.stored import as_stored
+from robustly.rows.anywhere import as_stored
 
 
 class RobustLogisticRegression(ClassifierMixin, GLMEstimator):

@@ -15,12 +15,13 @@ from robustly.approx.tabulated import FURTHEST, binary_spline, read_binary
 from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
-from robustly.fit.passes import ChunkPass, view_pass
+from robustly.fit.passes import ChunkPass, KernelPass, view_pass
 from robustly.fit.problem import HIGHER, Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
 from robustly.model.linear import Design, LinearView
+from robustly.model.row import View
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data, Rows
 
@@ -151,16 +152,15 @@ class Regression(ViewProblem):
         beta, phi = self.linear.at(vector)
         furthest = self.design.max_abs_predictor(beta)
         if furthest > FURTHEST:
-            furthest = max(1.0, float(self.rows.map(self._furthest, self.view.at(vector)).sums["max predictor"]))
+            furthest = max(
+                1.0, float(self.rows.map(FurthestPass(self.view), self.view.at(vector)).sums["max predictor"])
+            )
 
         def curves(numbers: Any, row: Data) -> Any:
             state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(row[0]))
             return self.kernel.curves(numbers, row, np.asarray(state, dtype=np.float32), False)
 
         return binary_spline(curves, phi, furthest)
-
-    def _furthest(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        return {"max predictor": np.abs(self.view.enter(theta, data)[0][0]).max()}, {}, None
 
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
         found = super()._look(vector, sums)
@@ -194,33 +194,15 @@ class Regression(ViewProblem):
 
     def by_row(self, run: Callable[..., Any], vector: np.ndarray, *more: Any) -> Any:
         """What ``run(numbers, row, state, *more)`` of the kernel gives for every row at a vector."""
-
-        def each(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            numbers, _ = self.view.enter(theta, data)
-            row = self.view.seen(data)
-            if state is None:
-                state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(weight))
-            found = run(numbers, row, np.asarray(state, dtype=np.float32), *more)
-            return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None
-
-        with double_precision(), np.errstate(all="ignore"):
-            found = self.rows.map(ChunkPass(each), self.view.at(vector), keep=self.slot).by_unit
+        chunk_pass = KernelPass(self.view, self.kernel, run, more)
+        found = self.rows.map(chunk_pass, self.view.at(vector), keep=self.slot).by_unit
         parts = tuple(found[str(i)] for i in range(len(found)))
         return parts if len(parts) > 1 else parts[0]
 
     def added_by_row(self, run: Callable[..., dict[str, Any]], vector: np.ndarray) -> dict[str, Any]:
-        """Sums over rows of what ``run(data, weight, slope, curve)`` makes of their slopes and curvatures at a vector."""
-
-        def each(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            numbers, _ = self.view.enter(theta, data)
-            row = self.view.seen(data)
-            if state is None:
-                state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(weight))
-            found = self.kernel.curves(numbers, row, np.asarray(state, dtype=np.float32), False)
-            return run(data, weight, *(np.asarray(part) for part in found[1:3])), {}, None
-
-        with double_precision(), np.errstate(all="ignore"):
-            return self.rows.map(ChunkPass(each), self.view.at(vector), keep=self.slot).sums
+        """Sums over rows of what ``run(data, weight, (evidence, slope, curve, state))`` makes of them at a vector."""
+        chunk_pass = KernelPass(self.view, self.kernel, self.kernel.curves, (False,), run)
+        return self.rows.map(chunk_pass, self.view.at(vector), keep=self.slot).sums
 
     def curves_by_row(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every row's slopes and curvatures in its predictor and the shared numbers."""
@@ -310,6 +292,16 @@ class Regression(ViewProblem):
         problem = Regression(self.design, self.plan, self.edges, finer)
         problem.known_limits = self.known_limits
         return problem, ""
+
+
+@dataclass(frozen=True, eq=False)
+class FurthestPass:
+    """A pass that finds the largest predictor."""
+
+    view: View
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        return {"max predictor": np.abs(self.view.enter(theta, data)[0][0]).max()}, {}, None
 
 
 def _base_pass(family: Any) -> Callable[..., Any]:

@@ -273,7 +273,8 @@ class ScoreSquares:
     design: Design
     free: np.ndarray
 
-    def __call__(self, data: Data, weight: np.ndarray, slope: np.ndarray, curve: np.ndarray) -> dict[str, Any]:
+    def __call__(self, data: Data, weight: np.ndarray, found: tuple[Any, ...]) -> dict[str, Any]:
+        slope = found[1]
         scores = np.concatenate([self.design.turned(data[0]) * slope[:, :1], slope[:, 1 + self.free]], axis=1)
         return {"meat": (scores * weight[:, None]).T @ scores}
 

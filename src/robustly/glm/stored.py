@@ -23,8 +23,9 @@ from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read
 from robustly.glm.formula_spec import FormulaColumns, Side, factors_of, learn, needed
 from robustly.glm.predictive import Fitted
 from robustly.model.linear import DATA, Design, design_of, read_offset, read_response
+from robustly.rows.anywhere import along, rows_from
 from robustly.rows.store import Data, Rows
-from robustly.rows.stored import Layout, Stored, column_as_it_is, rows_from
+from robustly.rows.stored import Layout, Stored, column_as_it_is
 
 # Splines and polynomials of more rows are learned from so many evenly spaced quantiles of their column: a number that all
 # numbers up to 16 divide, so that quantiles at equal steps are among them and the knots are those of all rows.
@@ -77,8 +78,8 @@ def stored_design(
     classes: tuple[Any, ...] = (),
 ) -> Design:
     """The design of columns that are not in memory; `given` has weight, offset, exposure and trials as far as they are."""
-    response = X.along(y, "y")
-    beside = {label: X.along(one, label) for label, one in given.items() if one is not None}
+    response = along(X, y, "y")
+    beside = {label: along(X, one, label) for label, one in given.items() if one is not None}
     matrix = X.matrix_beside([response, *beside.values()])
     recipe = DesignRecipe(tuple(beside), classes)
     return design_from(rows_from([matrix, response, *beside.values()], Layout(recipe, DATA)), matrix, intercept, ridge)
@@ -96,7 +97,7 @@ def _with_weight(design: Design) -> Design:
 
 def classes_in(X: Stored, y: Any) -> np.ndarray:
     """The two classes of a response, in ascending order."""
-    response = X.along(y, "y")
+    response = along(X, y, "y")
     rows = rows_from([response], Layout(column_as_it_is, ("y",)))
     found = sorted({one for part in rows.each_piece(_distinct) for one in part})
     if len(found) != 2:
@@ -261,7 +262,7 @@ class PredictorRecipe:
 def stored_predictor(X: Stored, terms: Sequence[str], fitted: Fitted, offset: Any, exposure: Any) -> Any:
     """Predictors of new rows that are not in memory."""
     given = {"offset": offset, "exposure": exposure}
-    beside = {label: X.along(one, label) for label, one in given.items() if one is not None}
+    beside = {label: along(X, one, label) for label, one in given.items() if one is not None}
     matrix = X.pick(tuple(terms)) if terms and X.columns is None else X.matrix_beside(list(beside.values()))
     if terms and set(matrix.listed) == set(terms):
         matrix = matrix.pick(tuple(terms))

@@ -13,8 +13,9 @@ from robustly.errors import DataError
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_support
 from robustly.model.program.read import Program
+from robustly.rows.anywhere import along, as_stored, rows_from
 from robustly.rows.store import Data, Rows
-from robustly.rows.stored import Layout, Stored, as_stored, rows_from
+from robustly.rows.stored import Layout, Stored
 
 # Rows with which a program is read.
 FEW = 257
@@ -39,7 +40,7 @@ class StoredCall:
                 )
         asked = [self.stored[label] for label in labels]
         if weights is not None:
-            asked.append(asked[0].along(weights, "weights"))
+            asked.append(along(asked[0], weights, "weights"))
         layout = Layout(RowRecipe(len(labels)), tuple(labels))
         rows = rows_from(asked, layout if chunk is None else replace(layout, chunk=chunk))
         rows.each_piece(SupportLook(program, self.arguments))

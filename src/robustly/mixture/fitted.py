@@ -18,8 +18,9 @@ from robustly.mixture.passes import Densities, RowsSeen, log_densities, see, sha
 from robustly.mixture.settings import check_mixture_settings
 from robustly.result import persist
 from robustly.result.outliers import stand_out
+from robustly.rows.anywhere import as_stored, rows_from
 from robustly.rows.store import Data, Rows
-from robustly.rows.stored import Layout, Stored, as_stored, rows_from
+from robustly.rows.stored import Layout, Stored
 
 # Squares of larger numbers overflow when they are added up.
 LARGEST_VALUE = 1e140
@@ -76,7 +77,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
         A core is a normal with the component's mean and its scale matrix times `core_spread_`, chosen so that half of
         the component's rows lie within the normal's median distance: the tails have no say in it.
         """
-        return self._tails(see(read_new_rows(self, X), self._kernel(), self.core_spread_))
+        return see(read_new_rows(self, X), self._kernel(), self.core_spread_).tail
 
     def outliers(self, fdr: float | None = None, level: float | None = None, *, X: Any = None) -> np.ndarray:
         """Rows that do not belong, farthest first: of the fitted data, or of `X`.
@@ -148,16 +149,13 @@ class FittedMixture(DensityMixin, BaseEstimator):
     def _check_fitted(self) -> None:
         check_is_fitted(self, "weights_")
 
-    def _tails(self, seen: RowsSeen) -> np.ndarray:
-        return stats.chi2(self.means_.shape[1]).sf(seen.nearest)
-
     def _judge(self, X: np.ndarray | Rows) -> None:
         """Set what is known of the fitted rows: their surprise, the cores, the tail probabilities."""
         kernel = self._kernel()
         self.core_spread_ = core_spread(see(X, kernel), kernel)
         seen = see(X, kernel, self.core_spread_)
         self.surprise_ = -seen.evidence
-        self.tail_probabilities_ = self._tails(seen)
+        self.tail_probabilities_ = seen.tail
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Keep the fitted mixture in one file without code in it; ``rb.load(path)`` gives it back."""

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from scipy.special import digamma, gammaln, polygamma
+from scipy.stats import chi2
 from threadpoolctl import ThreadpoolController
 
 from robustly.mixture.covariance import log_det_factors
@@ -210,7 +211,8 @@ def _block_seen(over: Pass, columns: np.ndarray, spread: np.ndarray | None) -> t
     label = density.argmax(axis=0)
     nearest = (distance if spread is None else distance / spread[:, None]).min(axis=0)
     own = np.take_along_axis(distance, label[None], axis=0)[0]
-    return {}, {"label": label, "nearest": nearest, "own": own, "evidence": shares(density)[0]}
+    tail = chi2(over.dim).sf(nearest)
+    return {}, {"label": label, "tail": tail, "own": own, "evidence": shares(density)[0]}
 
 
 def _block_densities(over: Pass, columns: np.ndarray, asked: None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -305,8 +307,8 @@ class RowsSeen:
 
     evidence: np.ndarray
     """Log density, (n,)."""
-    nearest: np.ndarray
-    """Squared distance from the nearest component, as `spread` measures it, (n,)."""
+    tail: np.ndarray
+    """How probable a row at least as far from the nearest component is, if its core is as wide as `spread` says, (n,)."""
     label: np.ndarray
     """The most probable component, (n,)."""
     own: np.ndarray
@@ -315,9 +317,9 @@ class RowsSeen:
 
 @on_one_thread
 def see(X: np.ndarray | Rows, kernel: Densities, spread: np.ndarray | None = None) -> RowsSeen:
-    """Evidence, label and least distance of every row; distances from component k are divided by ``spread[k]``."""
+    """Evidence, label and tail of every row; squared distances from component k are divided by ``spread[k]``."""
     found = in_blocks(X, kernel).map(BlockPass(_block_seen), (kernel, spread)).by_unit
-    return RowsSeen(found["evidence"], found["nearest"], found["label"], found["own"])
+    return RowsSeen(found["evidence"], found["tail"], found["label"], found["own"])
 
 
 @on_one_thread

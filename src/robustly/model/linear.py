@@ -66,6 +66,11 @@ class Design:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        if "_moments" in self.__dict__:
+            _ = self.centre, self._coordinates  # where rows stay elsewhere these cannot be found again
+        return {name: value for name, value in vars(self).items() if name != "_wide"}
+
     @cached_property
     def _wide(self) -> Rows:
         """The rows in chunks that suit what is done to the columns alone."""

@@ -7,14 +7,15 @@ serves rows in memory, on disk or on a cluster.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -53,6 +54,8 @@ class Rows(ABC):
 
     weight: Any
     labels: tuple[str, ...]
+    adds_in_order: ClassVar[bool] = True
+    """Whether chunks are added one after the other; a store that adds by a tree, the same every time, says False."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -122,7 +125,20 @@ def thread_pool() -> ThreadPoolExecutor:
 
 def in_pool() -> bool:
     """Whether this thread is one of the pool: it must not wait for others of it."""
-    return threading.current_thread().name.startswith(POOL)
+    return threading.current_thread().name.startswith(POOL) or getattr(_here, "alone", False)
+
+
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """Chunks run one after the other inside the block, as others are shared out over threads or processes already."""
+    before, _here.alone = getattr(_here, "alone", False), True
+    try:
+        yield
+    finally:
+        _here.alone = before
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,7 +1,7 @@
 """Which columns of rows that live elsewhere does a fit take? What Parquet files and Dask collections have in common.
 
 A fit is given columns in place of arrays: a list of names stands for a matrix, a single name for a vector, no names for a data
-frame. :func:`as_stored` tells them from arrays, and :func:`rows_from` puts columns of the same rows together into a store.
+frame. :mod:`robustly.rows.anywhere` tells them from arrays and puts columns of the same rows together into a store.
 """
 
 from __future__ import annotations
@@ -98,42 +98,12 @@ class Stored(ABC):
         """The columns themselves, all rows in memory."""
         return np.asarray(self.rows([self], Layout(column_as_it_is, ("column",))).column(0))
 
-    def along(self, given: Any, label: str) -> Any:
-        """What goes along with these rows: one of their columns by its name, or columns of the same rows."""
-        if given is None:
-            return None
-        if isinstance(given, str):
-            return self.pick(given)
-        found = as_stored(given)
-        if found is None:
-            raise DataError(
-                f"{label} is an array, but the rows are in {self.where}. Give the name of a column, or columns of the same "
-                "rows."
-            )
-        return found
-
 
 def column_as_it_is(column: Any) -> tuple[tuple[Any], None]:
     """The recipe of a single column."""
     return (np.asarray(column),), None
 
 
-def in_memory_if_stored(value: Any) -> Any:
-    """Columns that live elsewhere as an array; everything else as it came."""
-    stored = as_stored(value)
-    return value if stored is None else stored.gathered()
-
-
 def some_names(listed: Sequence[str]) -> str:
     """The first names of many."""
     return names(list(listed)[:20]) + (f" and {len(listed) - 20} more" if len(listed) > 20 else "")
-
-
-def as_stored(value: Any) -> Stored | None:
-    """Columns of rows that live elsewhere, or None for anything else."""
-    return value if isinstance(value, Stored) else None
-
-
-def rows_from(asked: Sequence[Stored], layout: Layout) -> Rows:
-    """A store of columns of the same rows; the recipe gets them in this order."""
-    return asked[0].rows(asked, layout)
