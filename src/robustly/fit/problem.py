@@ -41,9 +41,10 @@ CLIMBED = 4
 Entering = Callable[[Any, Any], tuple[Any, Any, Any]]
 
 
-def in_memory(rows: Rows) -> ArrayRows:
+def in_memory(anywhere: Rows) -> ArrayRows:
     """Rows that posteriors can be drawn from."""
-    if not isinstance(rows, ArrayRows):
+    rows = anywhere.here
+    if rows is None:
         raise ModelError("posterior draws need rows in memory. Fit a sample of the rows and draw from that fit.")
     if any(not isinstance(a[:1], np.ndarray) for a in rows.data):
         raise ModelError("posterior draws need a dense matrix of columns; give X.toarray() if it fits into memory.")

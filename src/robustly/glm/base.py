@@ -171,18 +171,29 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         *,
         offset: Any = None,
         exposure: Any = None,
+        checkpoint: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d), dense, sparse or a frame, and responses `y` (n,).
 
         Of rows in Parquet files, `X` is ``rb.parquet(path, columns=[…])`` and `y` the name of a column; so are the others.
         `sample_weight` says how often each row counts, `offset` is added to the predictor, the log of `exposure` too.
+        `checkpoint` names a folder from which the same call goes on after its process was killed.
         """
-        return self._fit(X, y, sample_weight, offset, exposure)
+        return self._fit(X, y, sample_weight, offset, exposure, checkpoint=checkpoint)
 
-    def _fit(self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None) -> Any:
+    def _fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        offset: Any,
+        exposure: Any,
+        trials: Any = None,
+        checkpoint: Any = None,
+    ) -> Any:
         refuse_no_response(y)
         design = self._design(X, y, sample_weight, offset, exposure, trials)
-        keep_fit(self, fit_glm(design, self._family(), **self._options()))
+        keep_fit(self, fit_glm(design, self._family(), checkpoint=checkpoint, **self._options()))
         return self
 
     def predict(self, X: Any, kind: str = "typical", *, offset: Any = None, exposure: Any = None) -> np.ndarray:

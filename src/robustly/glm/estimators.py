@@ -199,9 +199,10 @@ class RobustGLM(RowRegressor):
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
+        checkpoint: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns."""
-        return self._fit(X, y, sample_weight, offset, exposure, trials)
+        return self._fit(X, y, sample_weight, offset, exposure, trials, checkpoint)
 
     def predict(
         self,

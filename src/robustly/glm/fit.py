@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import IdentifiabilityWarning, ModelError
+from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.problem import Found
 from robustly.glm.edges import NARROWEST, WIDEST, fit_classical, fit_law, plan_of
@@ -21,7 +22,6 @@ from robustly.glm.result import regression_fit
 from robustly.glm.solvers import by_em, by_map
 from robustly.model.linear import Design
 from robustly.result.fit import Fit
-from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data
 
 STEEPEST = 5.0
@@ -50,8 +50,12 @@ def fit_glm(
     max_iter: int = 100,
     formula: Any = None,
     classical: Fit | None = None,
+    checkpoint: Any = None,
 ) -> Fit:
-    """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time."""
+    """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time.
+
+    With a folder for `checkpoint`, what passes over the rows found is kept there, and the same call goes on from it.
+    """
     looked = design.rows.each_piece(ResponseLook(family))
     notes = tuple(dict.fromkeys(note for told, _ in looked for note in told))
     single = isinstance(family, Binomial) and all(ones for _, ones in looked)
@@ -60,7 +64,7 @@ def fit_glm(
     law = law_of(family, local, prior)
     if solver not in SOLVERS:
         raise ModelError(f'solver takes "newton", "em" or "map"; got {solver!r}.')
-    if not isinstance(design.rows, ArrayRows) and solver != "newton":
+    if design.rows.here is None and solver != "newton":
         raise ModelError(f'solver="{solver}" needs rows in memory; solver="newton" takes them anywhere.')
     if local == "label" and not single:
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
@@ -91,7 +95,11 @@ def fit_glm(
         )
     if classical is not None and classical.source is not None:
         plan = replace(plan, known=classical.source.found)  # type: ignore[attr-defined]
-    found: Found = SOLVERS[solver](design, plan)
+    if checkpoint is not None and solver == "em":
+        raise ModelError('checkpoint= goes with solver="newton" and "map"; EM keeps what it needs beside the rows.')
+    with checkpointed(design.rows, checkpoint, _description(design, plan, solver)) as rows:
+        there = design if rows is design.rows else design.with_rows(rows)
+        found: Found = SOLVERS[solver](there, plan)
     if unidentified and found.outcome.converged and isinstance(plan_of(found).law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))
     fit = regression_fit(found, plan, local, prior, notes, formula)
@@ -107,6 +115,26 @@ class ResponseLook:
 
     def __call__(self, data: Data) -> tuple[tuple[str, ...], bool]:
         return self.family.check_response(data[2], data[3]), bool(np.all(data[3] == 1))
+
+
+def _description(design: Design, plan: Plan, solver: str) -> str:
+    """What is fitted and how, in words that differ where the answer would."""
+    law = plan.law
+    shown = {
+        "terms": design.terms,
+        "ridge": design.ridge,
+        "family": repr(law.family),
+        "law": f"{type(law).__module__}.{type(law).__qualname__}{law.names}",
+        "prior": getattr(law, "prior", None),
+        "held": dict(plan.held),
+        "nodes": plan.nodes,
+        "hyperprior": None if plan.hyperprior is None else type(plan.hyperprior).__name__,
+        "tol": plan.stop.rtol,
+        "max_iter": plan.stop.max_steps,
+        "extra ridge": plan.extra_ridge,
+        "solver": solver,
+    }
+    return ", ".join(f"{name}: {value}" for name, value in shown.items())
 
 
 def _held_spread(spread: float, law: Law) -> float:

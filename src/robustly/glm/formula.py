@@ -58,7 +58,8 @@ def glm(
             predictor of anything else.
         weights, offset, exposure, trials: one value a row, or the name of a column.
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
-        options: `prior`, `approx`, `solver`, `hyperprior`, `dof`, `spread`, `tol`, `max_iter`, as in ``RobustGLM``.
+        options: `prior`, `approx`, `solver`, `hyperprior`, `dof`, `spread`, `tol`, `max_iter`, as in ``RobustGLM``;
+            `checkpoint`, a folder from which the same call goes on after its process was killed.
 
     Example:
         >>> import pandas as pd

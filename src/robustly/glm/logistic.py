@@ -86,6 +86,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
         *,
         offset: Any = None,
         trials: Any = None,
+        checkpoint: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`."""
         refuse_no_response(y)
@@ -95,7 +96,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
             self.classes_ = classes_in(stored, y) if self._single else np.array([0, 1])
             classes = tuple(self.classes_.tolist()) if self._single else ()
             design = self._stored_design(stored, y, sample_weight, offset, None, trials, classes)
-            return self._keep(design)
+            return self._keep(design, checkpoint)
         refuse_text_columns(X)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
         y = np.asarray(y)
@@ -106,10 +107,10 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
             response: Any = np.asarray(y, dtype=float)
         else:
             response = self._classes(X, y)
-        return self._keep(self._read(X, response, sample_weight, offset, None, trials))
+        return self._keep(self._read(X, response, sample_weight, offset, None, trials), checkpoint)
 
-    def _keep(self, design: Design) -> Any:
-        keep_fit(self, fit_glm(design, self._family(), **self._options()))
+    def _keep(self, design: Design, checkpoint: Any) -> Any:
+        keep_fit(self, fit_glm(design, self._family(), checkpoint=checkpoint, **self._options()))
         first = int(regression_of(self.result_).fitted.intercept)
         self.attenuated_coef_ = self.result_.attenuated_coefficients.to_numpy()[None, first:]
         self.coef_ = self.coef_[None]

@@ -20,7 +20,6 @@ from robustly.fit.problem import Found
 from robustly.glm.local import Noiseless
 from robustly.glm.regression import Plan, Regression
 from robustly.model.linear import Design
-from robustly.rows.arrays import ArrayRows
 
 # Widths of rounded kinks, in spreads, and what is left of one in the next.
 WIDEST_KINK, NARROWEST_KINK, SHARPER = 0.3, 1e-9, 0.2
@@ -46,7 +45,7 @@ def noiseless(design: Design, plan: Plan, u: np.ndarray, log_spread: float) -> F
 
 def _by_kinks(problem: Regression, vector: np.ndarray) -> Optimum:
     """Least absolute deviations and their spread, through kinks that are rounded less and less."""
-    if not isinstance(problem.design.rows, ArrayRows):
+    if problem.design.rows.here is None:
         raise ModelError('prior="laplace" of a normal response needs rows in memory. Choose prior="normal".')
     matrix = problem.design.shifted(problem.design.matrix)
     history: list[dict[str, Any]] = []

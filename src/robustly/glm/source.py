@@ -27,7 +27,6 @@ from robustly.glm.row_model import evidence_of
 from robustly.model.linear import Design
 from robustly.result.laws import LEVELS, RowPosterior
 from robustly.result.source import Source
-from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data
 
 # Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
@@ -54,7 +53,7 @@ class GLMSource(Source):
 
     @property
     def _in_memory(self) -> bool:
-        return isinstance(self.design.rows, ArrayRows)
+        return self.design.rows.here is not None
 
     def _need_memory(self, what: str) -> None:
         if not self._in_memory:

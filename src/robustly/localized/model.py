@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -10,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from robustly._runtime.precision import in_double_precision
+from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.approx import Approximation
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
+from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import warn_unless_converged
 from robustly.localized.fitting import fit_program
 from robustly.localized.sampling import as_numpyro
@@ -26,7 +28,7 @@ from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows
 from robustly.rows.store import Rows
 
-RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress")
+RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress", "checkpoint")
 
 
 def localize(
@@ -166,6 +168,7 @@ class Localized:
         max_steps, rtol: when to stop.
         chunk: rows a compiled chunk.
         progress: show a progress line.
+        checkpoint: a folder from which the same call goes on after its process was killed.
         """
         options = self._take_options(kwargs)
         stored = stored_call(self.request.model, args, kwargs)
@@ -174,12 +177,30 @@ class Localized:
         rows: Rows
         if stored is None:
             check_support(program, arguments)
-            rows = self._rows(program, arguments, options)
+            rows = rows_of_call(program, arguments, weights=options.get("weights"), chunk=options.get("chunk"))
         else:
             rows = stored.rows(program, options.get("weights"), options.get("chunk"))
-        fit = fit_program(self, program, model, found, arguments, rows, options)
+        with checkpointed(rows, options.get("checkpoint"), self._description(program, model, options)) as kept:
+            fit = fit_program(self, program, model, found, arguments, kept, options)
         warn_unless_converged(fit.outcome)
         return fit
+
+    def _description(self, program: Program, model: RowModel, options: Mapping[str, Any]) -> str:
+        """What is fitted and how, in words that differ where the answer would."""
+        if options.get("checkpoint") is not None and options["method"] == "em":
+            raise ModelError('checkpoint= goes with method="direct"; EM keeps what it needs beside the rows.')
+        code = getattr(self.request.model, "__code__", None)
+        shown = {
+            "model": getattr(self.request.model, "__qualname__", type(self.request.model).__name__),
+            "code": None
+            if code is None
+            else hashlib.sha256(code.co_code + repr(code.co_names).encode()).hexdigest()[:16],
+            "local": program.request.sites,
+            "parameters": model.parameters.labels,
+            "held": program.request.fixed,
+            **{name: options.get(name) for name in ("approx", "start", "max_steps", "rtol")},
+        }
+        return ", ".join(f"{name}: {value}" for name, value in shown.items())
 
     def _take_options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         own = inspect.signature(self.request.model).parameters
@@ -194,11 +215,6 @@ class Localized:
             )
         return options
 
-    def _rows(self, program: Program, arguments: Arguments, options: Mapping[str, Any]) -> ArrayRows:
-        data = [leaf for leaf, row in zip(arguments.leaves, program.is_row) if row]
-        labels = [label for label, row in zip(arguments.labels, program.is_row) if row]
-        return make_rows(data, labels, weights=options.get("weights"), chunk=options.get("chunk"))
-
     def program_for(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
         """The program read for this kind of call; reading and checking is done once for each kind."""
         for known in self.programs_read:
@@ -209,8 +225,7 @@ class Localized:
         model = program.row_model
         found = "nothing is localized"
         if program.size:
-            rows = self._rows(program, arguments, {})
-            model, found = detect(model, rows)
+            model, found = detected(program, arguments)
         self.programs_read.append((program, model, found))
         return self.programs_read[-1]
 
@@ -248,6 +263,30 @@ class Localized:
         and each localized site once a row; the rows' likelihood enters as a factor.
         """
         return as_numpyro(self)
+
+
+def rows_of_call(program: Program, arguments: Arguments, **options: Any) -> ArrayRows:
+    """The arguments that are rows, as rows in memory."""
+    data = [leaf for leaf, row in zip(arguments.leaves, program.is_row) if row]
+    labels = [label for label, row in zip(arguments.labels, program.is_row) if row]
+    return make_rows(data, labels, **options)
+
+
+_DETECTED: dict[str, RowModel] = {}
+
+
+def detected(program: Program, arguments: Arguments) -> tuple[RowModel, str]:
+    """The program's row model with its conjugacy, if it has one, and what was found."""
+    model, found = detect(program.row_model, rows_of_call(program, arguments))
+    return replace(model, made_by=(detected_again, (program,))), found
+
+
+def detected_again(program: Program) -> RowModel:
+    """The row model of a program that was read in another process."""
+    if program.token not in _DETECTED:
+        with double_precision():
+            _DETECTED[program.token] = detected(program, program.arguments)[0]
+    return _DETECTED[program.token]
 
 
 def _refuse_unusable(arguments: Arguments) -> None:

@@ -25,7 +25,7 @@ from robustly.result.estimates import Hyperparameters, nested
 from robustly.result.fit import Fit
 from robustly.result.laws import LEVELS, ByRow, RowPosterior
 from robustly.result.source import FittedModel, Source
-from robustly.rows.arrays import ArrayRows, make_rows
+from robustly.rows.arrays import make_rows
 from robustly.rows.store import Rows
 
 
@@ -50,7 +50,7 @@ class RowSource(Source):
         self.found = found
         self.rows = rows
         self.compiled: dict[Any, Any] = {}
-        if not isinstance(rows, ArrayRows):
+        if rows.here is None:
             self.keeps = ()
 
     @property

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from robustly._runtime.precision import in_double_precision
+from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.errors import ModelError, RobustlyError, names
 from robustly.fit.passes import Passes
 from robustly.fit.problem import Found
@@ -23,7 +23,7 @@ from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
 from robustly.model.program.trace import Trace, inside
 from robustly.result.laws import two_sided
-from robustly.rows.arrays import ArrayRows, bucket_of, make_rows
+from robustly.rows.arrays import bucket_of, make_rows
 from robustly.rows.store import Data, Rows
 
 if TYPE_CHECKING:
@@ -59,6 +59,27 @@ class ProgramModel:
         rows = make_rows(data, order)
         return rows.map(self.passes.values, self.vector).by_unit["evidence"]
 
+    def unobserved(self, arguments: Arguments) -> Predictive:
+        """The predictive of the rows of a call, as if they had not been observed."""
+        args, kwargs = in_double_precision(without_observations)(self.program, arguments)
+        return Predictive(self.program, self.vector, args, kwargs, self.log_prob)
+
+    def padded_trace(self, arguments: Arguments, count: int) -> Trace:
+        """The program run on all rows, and as many copies of the last one as fill the size that is compiled."""
+        size = bucket_of(count, 1 << 62)
+        return self.program.full_trace(self.program.padded(arguments, size))
+
+    def closed_tails(self, arguments: Arguments, count: int) -> np.ndarray | None:
+        """Tail probabilities of the rows of a call, from distribution functions; None where there are none."""
+        predictor = self.unobserved(arguments)
+        if not predictor.has_cdf:
+            return None
+        observed = self.padded_trace(arguments, count)[predictor.site]
+        value = np.asarray(observed["value"], dtype=float).reshape(-1)[:count]
+        below = predictor.cdf(value)
+        strictly = predictor.cdf(value - 1.0) if observed["fn"].support.is_discrete else below
+        return two_sided(below, 1.0 - strictly)
+
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         request = self.program.request
         kinds = [
@@ -90,11 +111,15 @@ class ProgramModel:
 class TailPass:
     """A pass that gives tail probabilities by row."""
 
-    source: ProgramSource
+    model: ProgramModel
 
     def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        with _one_program:
-            return {}, {"tail": self.source.tails_of(data)}, None
+        program, arguments = self.model.program, self.model.arguments
+        with _one_program, double_precision():
+            found = self.model.closed_tails(with_data(program, arguments, data), len(data[0]))
+        if found is None:
+            raise ModelError("tail probabilities of these observations are simulated, which needs rows in memory.")
+        return {}, {"tail": found}, None
 
 
 # NumPyro has one stack of handlers for all threads.
@@ -134,11 +159,9 @@ class ProgramSource(RowSource):
             place += size
         raise AssertionError(site)
 
-    def _own_predictive(self, arguments: Arguments | None = None) -> Predictive:
-        """Of the fitted rows, or of those of another call, as if they had not been observed."""
-        arguments = self.arguments if arguments is None else arguments
-        args, kwargs = in_double_precision(without_observations)(self.program, arguments)
-        return Predictive(self.program, self.vector, args, kwargs, self.model.log_prob)
+    def _own_predictive(self) -> Predictive:
+        """Of the fitted rows, as if they had not been observed."""
+        return self.model.unobserved(self.arguments)
 
     def has_closed_tails(self) -> bool:
         try:
@@ -148,43 +171,22 @@ class ProgramSource(RowSource):
 
     @in_double_precision
     def tail_probabilities(self) -> np.ndarray:
-        if isinstance(self.rows, ArrayRows):
-            return self._tails(self.arguments, len(self.rows))
-        return self.rows.map(TailPass(self), None).by_unit["tail"]
-
-    @in_double_precision
-    def tails_of(self, data: Data) -> np.ndarray:
-        """Tail probabilities of some rows."""
-        return self._tails(with_data(self.program, self.arguments, data), len(data[0]))
-
-    def _tails(self, arguments: Arguments, count: int) -> np.ndarray:
-        predictor = self._own_predictive(arguments)
-        if not predictor.has_cdf:
-            if not isinstance(self.rows, ArrayRows):
-                raise ModelError("tail probabilities of these observations are simulated, which needs rows in memory.")
-            return self._surprise_tails(predictor)
-        observed = self._padded_trace(arguments, count)[predictor.site]
-        value = np.asarray(observed["value"], dtype=float).reshape(-1)[:count]
-        below = predictor.cdf(value)
-        strictly = predictor.cdf(value - 1.0) if observed["fn"].support.is_discrete else below
-        return two_sided(below, 1.0 - strictly)
+        if self.rows.here is None:
+            return self.rows.map(TailPass(self.model), None).by_unit["tail"]
+        found = self.model.closed_tails(self.arguments, len(self.rows))
+        return self._surprise_tails(self._own_predictive()) if found is None else found
 
     @in_double_precision
     def observed(self) -> dict[str, np.ndarray]:
         """Values of the observed sites."""
-        if not isinstance(self.rows, ArrayRows):
+        if self.rows.here is None:
             return {}
-        trace = self._padded_trace(self.arguments, len(self.rows))
+        trace = self.model.padded_trace(self.arguments, len(self.rows))
         return {
             name: np.asarray(trace[name]["value"])[: len(self.rows)]
             for name in self.program.sites.observed
             if name in trace
         }
-
-    def _padded_trace(self, arguments: Arguments, count: int) -> Trace:
-        """The program run on all rows, and as many copies of the last one as fill the size that is compiled."""
-        size = bucket_of(count, 1 << 62)
-        return self.program.full_trace(self.program.padded(arguments, size))
 
     def _surprise_tails(self, predictor: Predictive) -> np.ndarray:
         """By simulation, where observations are not one number: how often a drawn row is as surprising."""

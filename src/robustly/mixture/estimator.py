@@ -9,10 +9,11 @@ import numpy as np
 from sklearn.utils import check_random_state
 
 from robustly.errors import ConvergenceWarning, DataError
+from robustly.fit.checkpoint import checkpointed
 from robustly.mixture import covariance
 from robustly.mixture.ecm import Components, Rules, Run, run_ecm
 from robustly.mixture.fitted import FittedMixture
-from robustly.mixture.passes import on_one_thread
+from robustly.mixture.passes import as_rows, on_one_thread
 from robustly.mixture.settings import check_given, check_mixture_settings, floor_of
 from robustly.mixture.start import body, is_sound, make_start
 from robustly.rows.store import Rows
@@ -118,10 +119,21 @@ class RobustGaussianMixture(FittedMixture):
         self.verbose_interval = verbose_interval
 
     @on_one_thread
-    def fit(self, X: Any, y: Any = None) -> Any:
-        """Fit to rows `X` (n, d); `y` is not looked at."""
+    def fit(self, X: Any, y: Any = None, *, checkpoint: Any = None) -> Any:
+        """Fit to rows `X` (n, d), or to ``rb.parquet(path, columns=[…])``; `y` is not looked at.
+
+        `checkpoint` names a folder from which the same call, with a seed in `random_state`, goes on after its process was
+        killed.
+        """
         check_mixture_settings(self)
         rows = self._read(X, reset=True)
+        if checkpoint is None:
+            return self._fit(rows)
+        anywhere = rows if isinstance(rows, Rows) else as_rows(rows)
+        with checkpointed(anywhere, checkpoint, f"{type(self).__name__}: {self.get_params()}") as kept:
+            return self._fit(kept)
+
+    def _fit(self, rows: np.ndarray | Rows) -> Any:
         if len(rows) < self.n_components:
             raise DataError(
                 f"{len(rows)} rows came for n_components={self.n_components}; each component needs at least one row. "

@@ -144,7 +144,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
             raise DataError(
                 f"the mixture was fitted to {self.n_features_in_} columns; {X.where} gives {len(matrix.listed)}."
             )
-        return rows_from([matrix], Layout(_matrix_alone, ("X",), padded=False))
+        return rows_from([matrix], Layout(_matrix_only, ("X",), padded=False))
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, "weights_")
@@ -180,7 +180,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
         return persist.write(path, "mixture", meta, arrays)
 
 
-def _matrix_alone(matrix: np.ndarray) -> tuple[Data, None]:
+def _matrix_only(matrix: np.ndarray) -> tuple[Data, None]:
     refuse_huge(matrix)
     return (matrix,), None
 

@@ -221,9 +221,12 @@ def _block_densities(over: Pass, columns: np.ndarray, asked: None) -> tuple[dict
 
 def in_blocks(X: np.ndarray | Rows, kernel: Densities) -> Rows:
     """A table as rows in blocks that suit the components."""
-    if isinstance(X, Rows):
-        return X.cut_into(block_size(kernel))
-    return ArrayRows((X,), np.broadcast_to(1.0, len(X)), block_size(kernel), ("X",), padded=False)
+    return (X if isinstance(X, Rows) else as_rows(X)).cut_into(block_size(kernel))
+
+
+def as_rows(X: np.ndarray) -> ArrayRows:
+    """A table as rows that all count once."""
+    return ArrayRows((X,), np.broadcast_to(1.0, len(X)), labels=("X",), padded=False)
 
 
 def _sum_block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> dict[str, Any]:

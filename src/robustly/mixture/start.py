@@ -54,7 +54,7 @@ def some_rows(X: np.ndarray | Rows) -> np.ndarray:
     return X if len(X) <= MANY else X[sample_places(MANY, len(X), 0)]
 
 
-def _drawn(X: np.ndarray | Rows, place: np.ndarray) -> np.ndarray:
+def _rows_at(X: np.ndarray | Rows, place: np.ndarray) -> np.ndarray:
     """Rows by their numbers, in the order drawn."""
     if not isinstance(X, Rows):
         return X[place]
@@ -153,7 +153,7 @@ def body(X: np.ndarray | Rows, rules: Rules) -> Components:
 
 
 def _robust(X: np.ndarray | Rows, size: int, rules: Rules, random: np.random.RandomState, dof: float) -> Components:
-    rows = some_rows(X) if len(X) <= SAMPLE else _drawn(X, random.choice(len(X), SAMPLE, replace=False))
+    rows = some_rows(X) if len(X) <= SAMPLE else _rows_at(X, random.choice(len(X), SAMPLE, replace=False))
     everyone = body(rows, rules)
     if size == 1:
         return replace(everyone, dofs=np.full(1, dof))

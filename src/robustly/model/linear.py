@@ -61,7 +61,7 @@ class Design:
 
     @property
     def sparse(self) -> bool:
-        return isinstance(self.rows, ArrayRows) and not isinstance(self.matrix, np.ndarray)
+        return self.rows.here is not None and not isinstance(self.matrix, np.ndarray)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -237,8 +237,9 @@ class Design:
 
     def project_by_row(self, target: np.ndarray) -> np.ndarray:
         """As :meth:`project`, of a number for every row."""
-        assert isinstance(self.rows, ArrayRows)
-        beside = replace(self.rows, data=(*self.rows.data, target))
+        here = self.rows.here
+        assert here is not None
+        beside = replace(here, data=(*here.data, target))
         return self.with_rows(beside).project(lambda data: data[4])
 
     def project(self, target: Callable[[Data], np.ndarray]) -> np.ndarray:

@@ -138,6 +138,10 @@ class ArrayRows(Rows):
             done += thread_pool().map(run, places[first:])
         return done, whole, whole.pop("", None)
 
+    @property
+    def here(self) -> ArrayRows:
+        return self
+
     def column(self, place: int) -> Any:
         return self.data[place]
 

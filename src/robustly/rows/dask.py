@@ -18,7 +18,7 @@ import numpy as np
 
 from robustly.errors import DataError, FitError, RobustlyError
 from robustly.rows.arrays import CHUNK, ArrayRows, pad
-from robustly.rows.store import Data, Mapped, Pass, Rows, Slot, Sums, added_up, alone, sample_places
+from robustly.rows.store import Data, Mapped, Pass, Rows, Slot, Sums, added_up, one_by_one, sample_places
 from robustly.rows.stored import Layout, Stored
 from robustly.rows.streamed import Piece, Recipe, located, made
 
@@ -225,7 +225,7 @@ def _each(
     rows = replace(part, chunk=cutting.chunk, padded=cutting.padded, part_of=cutting.total)
     for place in rows.places():
         count = place.stop - place.start
-        with alone():
+        with one_by_one():
             data, weight = rows.chunk_at(place)
             held = None if before is None else pad(before[place], len(weight))
             sums, by_unit, state = chunk_pass(theta, data, weight, held)

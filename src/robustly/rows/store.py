@@ -83,6 +83,11 @@ class Rows(ABC):
     def weighed(self, weight: Any) -> Rows:
         """The same rows with other weights."""
 
+    @property
+    def here(self) -> ArrayRows | None:
+        """The rows themselves, if they are in memory."""
+        return None
+
     def take(self, index: Any) -> ArrayRows:
         """Some of the rows, by their numbers in ascending order, in memory."""
         raise ModelError(
@@ -125,20 +130,20 @@ def thread_pool() -> ThreadPoolExecutor:
 
 def in_pool() -> bool:
     """Whether this thread is one of the pool: it must not wait for others of it."""
-    return threading.current_thread().name.startswith(POOL) or getattr(_here, "alone", False)
+    return threading.current_thread().name.startswith(POOL) or getattr(_here, "one_by_one", False)
 
 
 _here = threading.local()
 
 
 @contextlib.contextmanager
-def alone() -> Iterator[None]:
+def one_by_one() -> Iterator[None]:
     """Chunks run one after the other inside the block, as others are shared out over threads or processes already."""
-    before, _here.alone = getattr(_here, "alone", False), True
+    before, _here.one_by_one = getattr(_here, "one_by_one", False), True
     try:
         yield
     finally:
-        _here.alone = before
+        _here.one_by_one = before
 
 
 if hasattr(os, "register_at_fork"):
