@@ -26,7 +26,9 @@ COLUMNS = ["a", "b"]
 
 def make_frame():
     rng = np.random.default_rng(7)
-    frame = pd.DataFrame({"a": rng.normal(size=N), "b": rng.normal(50.0, 2.0, N), "kind": rng.choice(["u", "v", "w"], N)})
+    frame = pd.DataFrame(
+        {"a": rng.normal(size=N), "b": rng.normal(50.0, 2.0, N), "kind": rng.choice(["u", "v", "w"], N)}
+    )
     predictor = 0.4 * frame["a"] - 0.2 * (frame["b"] - 50.0)
     frame["years"] = rng.uniform(1.0, 2.0, N)
     frame["count"] = rng.poisson(frame["years"] * np.exp(predictor + 0.6 * rng.normal(size=N)))

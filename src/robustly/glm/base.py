@@ -198,16 +198,12 @@ class RowRegressor(RegressorMixin, GLMEstimator):
 
     def predict(self, X: Any, kind: str = "typical", *, offset: Any = None, exposure: Any = None) -> np.ndarray:
         """The expected response: of a ``"typical"`` row (own value at the centre), or ``"marginal"``, over all rows."""
-        predictive = self.predict_dist(X, offset=offset, exposure=exposure)
-        return of_kind(kind, predictive)
-
-
-def of_kind(kind: str, predictive: GLMPredictive) -> np.ndarray:
-    if kind == "marginal":
-        return predictive.mean
-    if kind == "typical":
-        return predictive.typical
-    raise DataError(f'kind takes "typical" or "marginal"; got {kind!r}.')
+        stored = as_stored(X)
+        if stored is not None:
+            check_is_fitted(self)
+            fitted = regression_of(self.result_).fitted
+            return stored_predictor(stored, self._names_in(), fitted, offset, exposure, kind)
+        return self.predict_dist(X, offset=offset, exposure=exposure).of_kind(kind)
 
 
 def refuse_no_response(y: Any) -> None:

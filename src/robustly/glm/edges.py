@@ -552,7 +552,7 @@ class PrecisionEdges(Edges):
 
 def student_t_starts(design: Design, u: np.ndarray, scale: float) -> list[tuple[np.ndarray, np.ndarray]]:
     """From the classical fit, and from a few reweighted fits with the tails of a t with one degree of freedom."""
-    if len(design) > START_ROWS:
+    if len(design) > START_ROWS or design.rows.here is None:
         design = design.with_rows(design.rows.sample(START_ROWS, 0))
     weight = design.rows.weight
     starts = [(u, np.log([0.8 * scale, 8.0]))]

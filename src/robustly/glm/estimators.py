@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import ModelError, PersistError
-from robustly.glm.base import RowRegressor, keep_fit, of_kind
+from robustly.glm.base import RowRegressor, keep_fit
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
 from robustly.glm.local import LocalChoice
 from robustly.glm.logistic import RobustLogisticRegression
@@ -214,7 +214,7 @@ class RobustGLM(RowRegressor):
         trials: Any = None,
     ) -> np.ndarray:
         """The expected response: of a ``"typical"`` row (own value at the centre), or ``"marginal"``, over all rows."""
-        return of_kind(kind, self.predict_dist(X, offset=offset, exposure=exposure, trials=trials))
+        return self.predict_dist(X, offset=offset, exposure=exposure, trials=trials).of_kind(kind)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

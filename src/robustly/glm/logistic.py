@@ -10,7 +10,7 @@ from sklearn.utils.multiclass import check_classification_targets, type_of_targe
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from robustly.errors import DataError, names
-from robustly.glm.base import GLMEstimator, keep_fit, of_kind, refuse_no_response, refuse_text_columns
+from robustly.glm.base import GLMEstimator, keep_fit, refuse_no_response, refuse_text_columns
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import regression_of
@@ -151,7 +151,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
 
         With ``local="label"`` the marginal ones are of the label as recorded, the typical ones of the truth.
         """
-        share = of_kind(kind, self.predict_dist(X, offset=offset))
+        share = self.predict_dist(X, offset=offset).of_kind(kind)
         return np.column_stack([1.0 - share, share])
 
     def predict(self, X: Any, *, offset: Any = None) -> np.ndarray:

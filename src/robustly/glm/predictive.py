@@ -87,6 +87,12 @@ class GLMPredictive(RowLaw):
         """Expected value of a row whose own value is the common one: ``exp(x·w)`` for counts."""
         return self.fitted.typical(self.m, self.trials)
 
+    def of_kind(self, kind: str) -> np.ndarray:
+        """The expected value of a ``"typical"`` row, or the ``"marginal"`` one."""
+        if kind not in ("marginal", "typical"):
+            raise DataError(f'kind takes "typical" or "marginal"; got {kind!r}.')
+        return self.mean if kind == "marginal" else self.typical
+
     @property
     def sd(self) -> np.ndarray:
         """Standard deviation of every row, the spread included; infinite where the law has none."""

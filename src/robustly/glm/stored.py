@@ -21,7 +21,7 @@ from robustly.glm.formula_language import Category, Column, Expression, Learned,
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
 from robustly.glm.formula_spec import FormulaColumns, Side, factors_of, learn, needed
-from robustly.glm.predictive import Fitted
+from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.model.linear import DATA, Design, design_of, read_offset, read_response
 from robustly.rows.anywhere import along, rows_from
 from robustly.rows.store import Data, Rows
@@ -240,12 +240,16 @@ def _levels_in(factor: Expression | Category, frame: pd.DataFrame) -> tuple[list
 
 @dataclass(frozen=True, eq=False)
 class PredictorPass:
-    """A pass that gives the predictors of new rows; theta is nothing."""
+    """A pass that gives the predictors of new rows, or their means of a kind; theta is nothing."""
 
     fitted: Fitted
+    kind: str | None = None
 
     def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        return {}, {"predictor": self.fitted.predictor(data[0], data[1])}, None
+        found = self.fitted.predictor(data[0], data[1])
+        if self.kind is not None:
+            found = GLMPredictive(self.fitted, found, None).of_kind(self.kind)
+        return {}, {"found": found}, None
 
 
 @dataclass(frozen=True)
@@ -259,8 +263,10 @@ class PredictorRecipe:
         return (matrix, read_offset(given.get("offset"), given.get("exposure"), len(matrix))), None
 
 
-def stored_predictor(X: Stored, terms: Sequence[str], fitted: Fitted, offset: Any, exposure: Any) -> Any:
-    """Predictors of new rows that are not in memory."""
+def stored_predictor(
+    X: Stored, terms: Sequence[str], fitted: Fitted, offset: Any, exposure: Any, kind: str | None = None
+) -> Any:
+    """Predictors of new rows that are not in memory, or their means of a kind."""
     given = {"offset": offset, "exposure": exposure}
     beside = {label: along(X, one, label) for label, one in given.items() if one is not None}
     matrix = X.pick(tuple(terms)) if terms and X.columns is None else X.matrix_beside(list(beside.values()))
@@ -270,4 +276,4 @@ def stored_predictor(X: Stored, terms: Sequence[str], fitted: Fitted, offset: An
     if len(matrix.listed) != wanted:
         raise DataError(f"the model was fitted with {wanted} columns; {X.where} gives {len(matrix.listed)}.")
     layout = Layout(PredictorRecipe(tuple(beside)), ("X", "offset"))
-    return rows_from([matrix, *beside.values()], layout).map(PredictorPass(fitted), None).by_unit["predictor"]
+    return rows_from([matrix, *beside.values()], layout).map(PredictorPass(fitted, kind), None).by_unit["found"]

@@ -54,7 +54,7 @@ class DaskColumns(Stored):
     @staticmethod
     def of(collection: Any) -> DaskColumns:
         """An array is a vector or a matrix; a series is a vector, a frame a frame."""
-        if hasattr(collection, "columns"):
+        if _is_table(collection):
             return DaskColumns(collection=collection)
         if not hasattr(collection, "chunks"):
             name = getattr(collection, "name", None)
@@ -69,7 +69,7 @@ class DaskColumns(Stored):
 
     @property
     def there(self) -> tuple[str, ...]:
-        if hasattr(self.collection, "columns"):
+        if self.named:
             return tuple(str(name) for name in self.collection.columns)
         return self.listed if self.columns is not None else ()
 
@@ -87,7 +87,7 @@ class DaskColumns(Stored):
     @property
     def named(self) -> bool:
         """Whether columns are picked by their names."""
-        return hasattr(self.collection, "columns")
+        return _is_table(self.collection)
 
     def blocks(self) -> list[Any]:
         """The partitions of what was asked for, as delayed objects."""
@@ -116,6 +116,10 @@ class DaskColumns(Stored):
     @property
     def ndim_asked(self) -> int:
         return 1 if isinstance(self.columns, str) else 2
+
+
+def _is_table(collection: Any) -> bool:
+    return hasattr(collection, "columns") and getattr(collection, "ndim", 2) == 2 and not hasattr(collection, "chunks")
 
 
 def delayed_len(block: Any) -> Any:
