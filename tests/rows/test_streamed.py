@@ -54,7 +54,7 @@ def files(request, frame, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet_module, "BATCH", batch)
         patch.setattr(streamed, "SMALLEST_BLOCK", 1)
-        patch.setattr(streamed, "CHUNKS_A_BLOCK", 2)
+        patch.setattr(streamed, "THREADS", 1)
         yield folder
 
 

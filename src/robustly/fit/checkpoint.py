@@ -186,8 +186,7 @@ class CheckpointedRows(Rows):
         if known is not None:
             return Mapped(known, _Again(lambda: self.inner.map(chunk_pass, theta, keep).by_unit))
         found = self.inner.map(chunk_pass, theta, keep, into)
-        if found.sums:
-            self.log.add(key, found.sums)
+        self.log.add(key, found.sums)
         return found
 
     @property

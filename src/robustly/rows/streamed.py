@@ -18,11 +18,10 @@ import numpy as np
 
 from robustly.errors import DataError, RobustlyError
 from robustly.rows.arrays import CHUNK, ArrayRows, bucket_of
-from robustly.rows.store import Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places
+from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places
 
-# Chunks that are put together before threads share them out.
-CHUNKS_A_BLOCK = 16
-SMALLEST_BLOCK = 1 << 15
+# Rows that are put together before threads share out their chunks: as few as keep all threads at work.
+SMALLEST_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +99,7 @@ class StreamedRows(Rows):
     def blocks(self) -> Iterator[tuple[slice, ArrayRows]]:
         """All rows in order, in blocks of whole chunks, and where each begins and ends."""
         bucket = bucket_of(len(self), self.chunk) if self.padded else self.chunk
-        size = bucket * max(CHUNKS_A_BLOCK, -(-SMALLEST_BLOCK // bucket))
+        size = bucket * max(2 * THREADS, SMALLEST_BLOCK // bucket)
         start, held, count = 0, [], 0
         for data, weight in self._read():
             held.append((data, weight))
