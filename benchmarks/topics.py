@@ -7,8 +7,9 @@ Words that no training document has are left out for all models alike: a rival t
 probability, and one made up for it would decide the comparison. Each rival's best is set against robust LDA, plain LDA
 with a fitted cache (``document_completion(cache=True)``) among them.
 
-Stages: ``nll`` (document completion), ``seeds`` (other splits and starts), ``reading`` (coherence and diversity),
-``cost`` (CPU seconds of whole fits, one thread), ``hca`` (every fourth word of NIPS papers from the rest), ``speed`` (same passes, interleaved), ``reach`` (time to a rival's quality),
+Stages: ``nll`` (document completion), ``seeds`` (other splits and starts: predictions, coherence
+and diversity), ``cost`` (CPU seconds of whole fits, one thread), ``hca`` (every fourth word of NIPS papers from the
+rest), ``many`` (100 000 simulated documents), ``speed`` (same passes, interleaved), ``reach`` (time to a rival's quality),
 ``memory`` (peak, each fit in a process of its own), ``linear`` (cost against tokens and topics), ``table``. Results are
 kept in benchmarks/results/topics.json cell by cell, so a run that was cut short goes on where it stopped; delete the
 file to measure afresh. ``table`` writes benchmarks/results/topics.md from it. The corpora are not part of the project:
@@ -29,6 +30,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from scipy import sparse
 
 from robustly.topics import LDA, Corpus, RobustLDA, coherence, diversity, document_completion, split_documents
 from robustly.topics.evaluate import Split
@@ -46,6 +48,8 @@ MARGIN = {"ap": 0.15, "ohsumed": 0.15, "20news": 0.04, "cora": 0.01, "nips": 0.0
 PRIORS = (0.01, 0.05, 0.2)
 MODELS = ("robust", "plain", "tomotopy", *(f"sklearn {prior}" for prior in PRIORS))
 SKLEARN_PASSES = 30
+# How words are ranked: by probability, and as top_words does.
+RANKINGS = {"probability": None, "relevance": 0.6}
 TOMOTOPY_SWEEPS = 1000
 THREADS = 2
 
@@ -164,40 +168,38 @@ def cell_nll(name, size, known, models):
     return known | {label: act() for label, act in acts.items() if label in models and label not in known}
 
 
+def told(model, train):
+    """Coherence (NPMI of ten words in the training documents) and diversity (of 25), words ranked two ways for all alike."""
+    return {
+        label: {
+            "npmi": float(coherence(model, train, relevance=by).mean()),
+            "diversity": diversity(model, relevance=by),
+        }
+        for label, by in RANKINGS.items()
+    }
+
+
 def cell_seeds(name, size):
-    """Other splits and other starts than any setting was chosen on: ours only."""
+    """Other splits and other starts than any setting was chosen on: predictions, and how the topics read."""
     result = []
     for seed in FRESH:
         train, halves = load(name, seed)
-        models = [fit_ours(kind, train, size, seed) for kind in (RobustLDA, LDA)]
-        robust, plain = (nll(model, halves) for model in models)
-        result.append({"robust": robust, "plain": plain, "cache": nll(models[1], halves, cache=True)})
+        cell = {}
+        for label, kind in (("robust", RobustLDA), ("plain", LDA)):
+            model = fit_ours(kind, train, size, seed)
+            cell[label] = {"nll": nll(model, halves), **told(model, train)}
+        cell["plain"]["cache"] = nll(model, halves, cache=True)
+
+        def tomotopy_cell(train=train, halves=halves):
+            model = tomotopy_model(train, size)
+            model.train(TOMOTOPY_SWEEPS, workers=THREADS)
+            sizes = np.array(model.get_count_by_topics(), dtype=float)[:, None]
+            topics = argparse.Namespace(components_=tomotopy_topics(model, train.shape[1]) * np.maximum(sizes, 1.0))
+            return {"nll": float(nll_tomotopy(model, halves)), **told(topics, train)}
+
+        cell["tomotopy"] = attempt(tomotopy_cell)
+        result.append(cell)
     return result
-
-
-def cell_reading(name, size):
-    """Coherence (NPMI of ten words in all documents) and diversity (25 words), words by probability, for all alike."""
-    train, _ = load(name)
-
-    def told(model):
-        return {"npmi": float(np.mean(coherence(model, train))), "diversity": diversity(model)}
-
-    def tomotopy_cell():
-        model = tomotopy_model(train, size)
-        model.train(TOMOTOPY_SWEEPS, workers=THREADS)
-        return told(argparse.Namespace(components_=tomotopy_topics(model, train.shape[1])))
-
-    robust, plain = (fit_ours(kind, train, size) for kind in (RobustLDA, LDA))
-    relevant = {
-        "npmi": float(coherence(robust, train, relevance=0.6).mean()),
-        "diversity": diversity(robust, relevance=0.6),
-    }
-    return {
-        "robust": told(robust),
-        "robust, as shown": relevant,
-        "plain": told(plain),
-        "tomotopy": attempt(tomotopy_cell),
-    }
 
 
 def cpu(act):
@@ -237,6 +239,42 @@ def cell_hca(name, size):
     model = fit_ours(RobustLDA, train, size)
     found = nll(model, Split(rest, taken, 0))
     return {"nll": found, "perplexity": float(np.exp(found))}
+
+
+def measure_many(documents=100_000, length=100, size=100, words=10_000):
+    """CPU seconds and peak megabytes of a default fit to many simulated documents, in a process of its own."""
+    random = np.random.default_rng(0)
+    topics = random.dirichlet(np.full(words, 0.02), size).cumsum(axis=1)
+    shares = random.dirichlet(np.full(size, 0.05), documents).cumsum(axis=1)
+    indptr, indices, data = np.zeros(documents + 1, np.int64), [], []
+    for d in range(documents):
+        of = np.minimum(np.searchsorted(shares[d], random.random(length)), size - 1)
+        drawn = [
+            np.minimum(np.searchsorted(topics[k], random.random(n)), words - 1)
+            for k, n in enumerate(np.bincount(of))
+            if n
+        ]
+        # A word of a document is its own third of the time again, so that there are bursts.
+        found = np.concatenate(drawn)
+        again = random.random(length) < 1 / 3
+        found[again] = random.choice(found, int(again.sum()))
+        ids, counts = np.unique(found, return_counts=True)
+        indices.append(ids.astype(np.int32))
+        data.append(counts.astype(float))
+        indptr[d + 1] = indptr[d] + len(ids)
+    counts = sparse.csr_matrix((np.concatenate(data), np.concatenate(indices), indptr), shape=(documents, words))
+    del indices, data, shares, topics
+    RobustLDA(size, random_state=0, n_jobs=1, draws=4).fit(counts[:200])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    begin = time.process_time()
+    RobustLDA(size, random_state=0, n_jobs=THREADS).fit(counts)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+    print(json.dumps({"cpu": time.process_time() - begin, "peak": peak, "before": before, "pairs": int(counts.nnz)}))
+
+
+def cell_many():
+    child = subprocess.run([sys.executable, __file__, "--many"], capture_output=True, text=True, check=True)
+    return json.loads(child.stdout.splitlines()[-1])
 
 
 def cell_speed(name, size, passes=5, rounds=3):
@@ -399,17 +437,34 @@ def more_rows(found):
             yield [name, *(f"{value - first:+.3f}" for value in others)]
 
 
+def spread(values):
+    """Mean ± standard deviation over the seeds."""
+    return f"{np.mean(values):.3f} ± {np.std(values, ddof=1):.3f}" if len(values) > 1 else f"{values[0]:.3f}"
+
+
 def seeds_rows(found):
-    for key, cell in found.items():
-        gains = np.array([c["cache"] - c["robust"] for c in cell])
-        shown = (f"{c['robust']:.3f}, {c['plain']:.3f}, {c['cache']:.3f}" for c in cell)
-        yield [*key.split(), *shown, f"{gains.mean():.3f} ± {gains.std(ddof=1):.3f}"]
+    for key, cells in found.items():
+        rivals = [min(c["plain"]["cache"], c["plain"]["nll"], c["tomotopy"].get("nll", np.inf)) for c in cells]
+        gains = [rival - c["robust"]["nll"] for rival, c in zip(rivals, cells)]
+        columns = (
+            [c["robust"]["nll"] for c in cells],
+            [c["plain"]["nll"] for c in cells],
+            [c["plain"]["cache"] for c in cells],
+            [c["tomotopy"]["nll"] for c in cells if "nll" in c["tomotopy"]],
+            gains,
+        )
+        yield [*key.split(), *(spread(column) if column else "failed" for column in columns)]
 
 
 def reading_rows(found):
-    for key, cell in found.items():
-        shown = (f"{c['npmi']:.3f}, {c['diversity']:.2f}" if "npmi" in c else "failed" for c in cell.values())
-        yield [*key.split(), *shown]
+    for key, cells in found.items():
+        for ranking in RANKINGS:
+            shown = []
+            for label in ("robust", "plain", "tomotopy"):
+                known = [c[label][ranking] for c in cells if ranking in c[label]]
+                npmi, apart = ([one[what] for one in known] for what in ("npmi", "diversity"))
+                shown.append(f"{spread(npmi)}, {np.mean(apart):.2f}" if known else "failed")
+            yield [*key.split(), ranking, *shown]
 
 
 def cost_rows(found):
@@ -473,14 +528,15 @@ SECTIONS = (
     ),
     (
         "seeds",
-        "Fresh splits and starts, on which nothing was chosen: robust, plain here, plain with cache",
-        ("corpus", "K", *(f"seed {seed}" for seed in FRESH), "margin over the cache, mean ± standard deviation"),
+        f"NLL on fresh splits and starts, on which nothing was chosen (seeds {', '.join(map(str, FRESH))}; mean ± standard "
+        "deviation)",
+        ("corpus", "K", "robust", "plain here", "with cache", "tomotopy", "margin over the best of them"),
         seeds_rows,
     ),
     (
-        "reading",
-        "Coherence (NPMI of 10 words) and diversity (of 25), words by probability; as shown: by relevance .6",
-        ("corpus", "K", "robust", "robust, as shown", "plain here", "tomotopy"),
+        "seeds",
+        "Reading, same fits: coherence (NPMI of 10 words) mean ± standard deviation, diversity (of 25)",
+        ("corpus", "K", "words by", "robust", "plain here", "tomotopy"),
         reading_rows,
     ),
     (
@@ -526,6 +582,9 @@ def table(found):
     for stage, title, head, body in SECTIONS:
         if found.get(stage):
             lines += ["", f"## {title}", "", *rows(head, body(found[stage]))]
+    for c in found.get("many", {}).values():
+        lines += ["", "## 100 000 documents of 100 tokens, K = 100 (targets: ≤ 10 CPU minutes, ≤ 1000 MB)", ""]
+        lines.append(f"{c['cpu'] / 60:.1f} CPU minutes, peak {c['peak']:.0f} MB ({c['before']:.0f} before the fit).")
     if found.get("linear"):
         lines += ["", "## Cost against topics and tokens (seconds a pass)", ""]
         for name, c in found["linear"].items():
@@ -536,14 +595,18 @@ def table(found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    stages = ("nll", "seeds", "reading", "cost", "hca", "speed", "reach", "memory", "linear", "table")
+    stages = ("nll", "seeds", "cost", "hca", "many", "speed", "reach", "memory", "linear", "table")
     parser.add_argument("--stage", nargs="*", default=stages, choices=stages)
     parser.add_argument("--corpus", nargs="*", default=NAMES)
     parser.add_argument("--topics", nargs="*", type=int, default=TOPICS)
     parser.add_argument("--models", nargs="*", default=MODELS, choices=MODELS, help="of the nll stage")
     parser.add_argument("--again", nargs="*", default=(), help="models of the nll stage to fit anew: robust plain …")
+    parser.add_argument("--many", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--peak", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.many:
+        measure_many()
+        return
     if options.peak:
         measure_peak(options.peak[0], options.peak[1], int(options.peak[2]))
         return
@@ -554,7 +617,6 @@ def main():
     path = RESULTS / "topics.json"
     cells = {
         "seeds": cell_seeds,
-        "reading": cell_reading,
         "cost": cell_cost,
         "hca": cell_hca,
         "speed": cell_speed,
@@ -576,6 +638,9 @@ def main():
         if stage == "linear":
             if "ap" not in read().get("linear", {}):
                 keep("linear", "ap", cell_linear("ap"))
+        elif stage == "many":
+            if "simulated" not in read().get("many", {}):
+                keep("many", "simulated", cell_many())
         elif stage != "table":
             for name in ["nips"] if stage == "hca" else options.corpus:
                 for size in options.topics:

@@ -17,6 +17,7 @@ from robustly.conjugate.fitting import ConjugatePair
 from robustly.errors import ModelError
 from robustly.glm.check import check_family, check_law
 from robustly.model.row import RowModel
+from robustly.result.listed import list_counts, list_line
 from robustly.rows.check import check_rows
 
 __all__ = ["check_approximation", "check_family", "check_law", "check_pair", "check_row_model", "check_rows"]
@@ -109,12 +110,13 @@ def _posterior_gaps(
     rng = np.random.default_rng(1)
     for i in range(len(evidence)):
         row = {name: column[i] for name, column in columns.items()}
-        prior, posterior = (pair.law(tuple(part[i] for part in eta)) for eta in (before, after))
+        laws: Any = [pair.law(tuple(part[i] for part in eta)) for eta in (before, after)]
+        prior, posterior = laws
         if pair.likelihood(np.asarray(posterior.mean()), plain, row) is None:
             return None
         shape = np.shape(posterior.mean())
         for local in posterior.rvs(size=(5, *shape), random_state=rng):
-            law = pair.likelihood(local, plain, row)
+            law: Any = pair.likelihood(local, plain, row)
             seen = (
                 law.logpmf(x[i]) if hasattr(law, "logpmf") and not hasattr(law, "logpdf") else _log_density(law, x[i])
             )
@@ -132,42 +134,26 @@ def _mass_gaps(pair: ConjugatePair, theta: Mapping[str, Any], columns: Mapping[s
     """How far the predictive of every row's companions is from a total of one."""
     first, *rest = columns
     logged = bool(np.any(pair.observed(columns) != columns[first]))
-
-    def log_prob(row: Mapping[str, Any], values: np.ndarray) -> np.ndarray:
-        return np.asarray(compiled(jnp.asarray(values), {name: jnp.asarray(value) for name, value in row.items()}))
-
-    compiled = jax.jit(lambda values, row: jax.vmap(lambda x: pair.evidence(theta, {first: x, **row}))(values))
-    gaps = np.zeros(len(columns[first]))
-    for i in range(len(gaps)):
-        row = {name: columns[name][i] for name in rest}
-        if pair.support == "count":
-            size, missing = 1 << 10, 1.0
-            while abs(missing) > 1e-9 and size <= MOST_COUNTS:
-                listed = np.arange(size, dtype=float)
-                if "trials" in row:
-                    listed = listed[: int(row["trials"]) + 1]
-                missing = 1.0 - float(np.exp(log_prob(row, listed)).sum())
-                size = size * 16 if "trials" not in row else MOST_COUNTS + 1
-            # A power-law tail may hold a little mass beyond the last count listed; too much mass is never right.
-            gaps[i] = max(-missing, missing - (1e-2 if size > MOST_COUNTS and "trials" not in row else 0.0), 0.0)
-            continue
-        to_x = np.exp if pair.support == "positive" and not logged else np.sinh
-        # A column of logs holds no more than a double can be the exponential of.
-        half_width = 7.2 if logged else 250.0
-        low, high, total = -half_width, half_width, np.nan
-        for _ in range(3):
-            u = np.linspace(low, high, 40_001)
-            x = to_x(u)
-            slope = x if to_x is np.exp else np.cosh(u)
-            # A column of logs is integrated over x = exp(log x): one more factor.
-            with np.errstate(over="ignore"):
-                mass = np.exp(log_prob(row, x) + (x if logged else 0.0) + np.log(slope)) * (u[1] - u[0])
-            mass = np.where(np.isfinite(mass), mass, 0.0)
-            kept = np.flatnonzero(mass > 1e-16 * mass.max())
-            total = float(mass.sum())
-            low, high = u[max(kept[0] - 1, 0)], u[min(kept[-1] + 1, len(u) - 1)]
-        gaps[i] = abs(total - 1.0)
-    return gaps
+    beside = {name: jnp.asarray(columns[name]) for name in rest}
+    each = jax.jit(
+        lambda values: jax.vmap(lambda row, some: jax.vmap(lambda x: pair.evidence(theta, {first: x, **row}))(some))(
+            beside, values
+        )
+    )
+    # A column of logs is integrated over x = exp(log x): one more factor. It holds no more than a double can be the
+    # exponential of.
+    log_density = lambda values: np.asarray(each(jnp.asarray(values))) + (values if logged else 0.0)
+    rows = len(columns[first])
+    if pair.support == "count":
+        limits = columns.get("trials")
+        listed = list_counts(log_density, rows, limits=limits, first=1 << 10, most=MOST_COUNTS)
+        # A power-law tail may hold a little mass beyond the last count listed; too much mass is never right.
+        beyond = 1e-2 if limits is None and listed.values.shape[1] >= MOST_COUNTS else 0.0
+        return np.maximum(listed.total - 1.0, np.maximum(1.0 - listed.total - beyond, 0.0))
+    positive = pair.support == "positive" and not logged
+    place = (lambda t: (np.exp(t),) * 2) if positive else lambda t: (np.sinh(t), np.cosh(t))
+    ends = (-7.2, 7.2) if logged else (-250.0, 250.0)
+    return np.abs(list_line(log_density, place, rows, ends, points=40_001).total - 1.0)
 
 
 def _judge(pair: ConjugatePair, check: str, gap: np.ndarray, tolerance: float) -> None:

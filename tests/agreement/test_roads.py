@@ -379,11 +379,6 @@ MODELS = {
     two_components: (CLOSED, CENTRE),
     one_topic: (CLOSED, CENTRE),
 }
-CORE = "regressions judge Student-t rows by the normal core, programs and pairs by the t law itself (glm/source.py)"
-DISAGREE = {
-    (student_regression, "judged"): CORE,
-    (student_sample, "judged"): CORE,
-}
 
 
 @cache
@@ -402,12 +397,7 @@ def compare(model, asked, tolerance):
 @pytest.mark.parametrize(
     ("model", "asked"),
     [
-        pytest.param(
-            model,
-            asked,
-            id=f"{model.__name__}-{asked}",
-            marks=pytest.mark.xfail(reason=DISAGREE[model, asked]) if (model, asked) in DISAGREE else (),
-        )
+        pytest.param(model, asked, id=f"{model.__name__}-{asked}")
         for model, (_, all_asked) in MODELS.items()
         for asked in all_asked
     ],
@@ -417,19 +407,6 @@ def test_every_road_gives_the_same_answer(model, asked):
     compare(model, asked, MODELS[model][0] if asked in CENTRE else INTEGRAL)
 
 
-BEFORE_LAST = pytest.mark.xfail(
-    reason="the curvature kept with a regression is that of the point before the last Newton step, off by 1e-7"
-)
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        pytest.param(student_regression, marks=BEFORE_LAST, id="student_regression"),
-        pytest.param(student_sample, marks=BEFORE_LAST, id="student_sample"),
-        pytest.param(negative_binomial, id="negative_binomial"),
-        pytest.param(exponential_gamma, id="exponential_gamma"),
-    ],
-)
+@pytest.mark.parametrize("model", [student_regression, student_sample, negative_binomial, exponential_gamma])
 def test_standard_errors_of_closed_forms_agree_as_closely_as_the_estimates(model):
     compare(model, "errors", CLOSED)

@@ -116,7 +116,7 @@ def test_an_estimator_saved_from_python_predicts_too(table, clinic, tmp_path, ca
     model.save(tmp_path / "model")
     done = robustly(capfd, "predict", tmp_path / "model", table)
     typical = [float(line.split(",")[2]) for line in done.out.splitlines()[1:]]
-    np.testing.assert_allclose(typical, model.predict(clinic[["age", "years"]]), rtol=1e-12)
+    np.testing.assert_allclose(typical, model.predict(clinic[["age", "years"]], kind="typical"), rtol=1e-12)
 
 
 def test_compare_puts_the_best_prediction_first(table, capfd):

@@ -27,7 +27,14 @@ from robustly.result import persist
 
 Members = dict[str, bytes]
 # Arrays that some unharmed files do not have.
-OPTIONAL = ("scored.npy", "tail_probabilities.npy", "loo_by_row.npy", "alone.npy")
+OPTIONAL = (
+    "scored.npy",
+    "tail_probabilities.npy",
+    "loo_by_row.npy",
+    "alone.npy",
+    "judged_probability.npy",
+    "judged_tail.npy",
+)
 
 
 def members_of(path: Path) -> Members:
@@ -159,9 +166,10 @@ def _may_be(kind: str, key: str, value: Any) -> bool:
         or (key in texts and (value is None or isinstance(value, str)) and not (key == "outcome" and kind != "topics"))
         or (key in ("by_formula", "family") and value is None)
         or (
-            key in ("objective", "strength", "evidence", "fitted_tokens", "stream_seed")
+            key in ("objective", "strength", "evidence", "fitted_tokens", "stream_seed", "classical_log_likelihood")
             and isinstance(value, int | float)
         )
+        or (key in ("log_likelihood_error", "effective_draws") and isinstance(value, float))
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pandas as pd
+from statsmodels.tsa.statespace.structural import UnobservedComponents
 
 import robustly as rb
 
@@ -23,6 +24,11 @@ def rows(seed=5, n=24):
     frame = pd.DataFrame({"x": rng.uniform(1, 2, n), "g": np.resize(["a", "b", "c"], n), "t": rng.uniform(1, 3, n)})
     frame["y"] = rng.poisson(frame["t"] * np.exp(frame["x"] + 0.7 * rng.normal(size=n)))
     return frame
+
+
+def series():
+    values = np.random.default_rng(6).standard_t(2, 24)
+    return UnobservedComponents(values, level="llevel", use_exact_diffuse=True)
 
 
 def write_all(folder: Path) -> dict[str, Path]:
@@ -45,6 +51,8 @@ def write_all(folder: Path) -> dict[str, Path]:
         ),
         "mixture": rb.RobustGaussianMixture(2, random_state=0).fit(bunches),
         "mixture_bayesian": rb.BayesianRobustGaussianMixture(2, random_state=0).fit(bunches),
+        "series": rb.localize(series(), ["irregular", "level"]).fit("bound", rtol=1e-4),
+        "hmm": rb.RobustGaussianHMM(2, random_state=0).fit(bunches),
         "topics": rb.RobustLDA(n_components=2, max_iter=3, tol=0, random_state=0).fit(counts),
     }
     for name, result in results.items():

@@ -1,6 +1,5 @@
 """Every program that cannot be localized is refused with the site's name and a remedy; each model is a realistic slip."""
 
-import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -22,6 +21,7 @@ def linear(x, y=None):
 
 def no_plate(x, y=None):
     precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
+    numpyro.sample("first", dist.Normal(0.0, precision**-0.5), obs=x[:7, 0])
     numpyro.sample("y", dist.Normal(x.sum(-1), precision**-0.5), obs=y)
 
 
@@ -30,31 +30,6 @@ def outside(x, y=None):
     numpyro.sample("anchor", dist.Normal(0.0, precision**-0.5), obs=1.0)
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Normal(x.sum(-1), precision**-0.5), obs=y)
-
-
-def fixed_size(y=None):
-    precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
-    with numpyro.plate("data", 40):
-        numpyro.sample("y", dist.Normal(0.0, precision**-0.5), obs=y)
-
-
-def closed_over():
-    precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
-    with numpyro.plate("data", 40):
-        numpyro.sample("y", dist.Normal(0.0, precision**-0.5), obs=Y)
-
-
-def centred(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 10).expand([x.shape[1]]).to_event(1))
-    precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal((x - x.mean(0)) @ w, precision**-0.5), obs=y)
-
-
-def lagged(y=None):
-    precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
-    with numpyro.plate("data", y.shape[0]):
-        numpyro.sample("y", dist.Normal(jnp.concatenate([jnp.zeros(1), y[:-1]]), precision**-0.5), obs=y)
 
 
 def branching(x, y=None):
@@ -68,12 +43,6 @@ def numpy_inside(x, y=None):
     precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
     with numpyro.plate("data", x.shape[0]):
         numpyro.sample("y", dist.Normal(x.sum(-1), np.exp(-0.5 * np.log(precision))), obs=y)
-
-
-def subsampled(x, y=None):
-    precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
-    with numpyro.plate("data", x.shape[0], subsample_size=10) as index:
-        numpyro.sample("y", dist.Normal(x[index].sum(-1), precision**-0.5), obs=y[index])
 
 
 def uniform_prior(x, y=None):
@@ -120,15 +89,10 @@ def unbounded_latent(y):
 SLIPS = {
     "unknown site": (linear, "precison", (X, Y), ['"precison"', '"w" and "precision"', 'Did you mean "precision"?']),
     "observed site": (linear, "y", (X, Y), ['"y" is observed', '"precision"']),
-    "no plate": (no_plate, "precision", (X, Y), ["no plate", "numpyro.plate"]),
+    "no plate": (no_plate, "precision", (X, Y), ["in no plate", '"first" has 7', "numpyro.plate"]),
     "observed outside": (outside, "precision", (X, Y), ['"anchor"', "outside plate", "Move"]),
-    "fixed size": (fixed_size, "precision", (Y,), ['"data" has size 40', "x.shape[0]"]),
-    "closed over": (closed_over, "precision", (), ["no argument has 40 rows", "Pass the data as arguments"]),
-    "centred inside": (centred, "precision", (X + 1, Y), ["not independent", '"y"', "before the model"]),
-    "lags": (lagged, "precision", (Y,), ["not independent", '"y"', "lags"]),
     "branching": (branching, "precision", (X, Y), ["if precision > 0.1", "jnp.where"]),
     "numpy inside": (numpy_inside, "precision", (X, Y), ["np.log(precision)", "jnp instead of np"]),
-    "subsampling": (subsampled, "precision", (X, Y), ['"data"', "subsample", "Take subsample_size out"]),
     "support moves": (
         uniform_prior,
         "scale",
@@ -180,15 +144,3 @@ def test_a_site_must_be_named():
 def test_with_several_sites_options_are_given_by_site():
     with pytest.raises(rb.LocalizeError, match='"w" and "precision" are localized; write fixed='):
         rb.localize(linear, ["w", "precision"], fixed={"rate": 1.0})
-
-
-def test_a_constant_that_happens_to_be_as_long_as_the_rows_is_caught_and_can_be_stated():
-    def with_table(table, y=None):
-        precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
-        with numpyro.plate("data", y.shape[0]):
-            numpyro.sample("y", dist.Normal(table.sum(), precision**-0.5), obs=y)
-
-    table = np.full((40, 40), 1e-3)
-    with pytest.raises(rb.LocalizeError, match="not independent"):
-        rb.localize(with_table, "precision").fit(table, Y)
-    assert rb.localize(with_table, "precision", rows="y").fit(table, Y).outcome.converged

@@ -187,7 +187,7 @@ def test_posterior_of_a_row_leans_towards_its_count():
     frame = clinic()
     model = glm.RobustPoissonRegression().fit(frame[["age"]], frame["visits"])
     posterior = model.result_.posterior()
-    centre = np.log(model.predict(frame[["age"]]))
+    centre = np.log(model.predict(frame[["age"]], kind="typical"))
     high = frame["visits"].to_numpy() > 3 * np.exp(centre)
     assert np.all(posterior.mean[high] > centre[high])
     assert np.all(posterior.quantile(0.1) < posterior.mean)

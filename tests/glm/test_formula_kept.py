@@ -1,6 +1,7 @@
 """A formula comes back from disk: the same columns for the same rows, and no code in between."""
 
 import json
+import warnings
 import zipfile
 
 import numpy as np
@@ -298,11 +299,29 @@ def test_a_row_that_alone_holds_a_coefficient_does_not_break_leaving_out():
 
 
 def test_arviz_gets_draws_of_coefficients_and_the_evidence_of_rows(data):
-    pytest.importorskip("arviz", reason="to_arviz() needs the arviz extra")
+    arviz = pytest.importorskip("arviz", reason="to_arviz() needs the arviz extra")
     fit = rb.glm("y ~ x + g", data, family="poisson")
-    found = fit.to_arviz(num_samples=1000, seed=1)
+    draws = fit.sample_posterior(250, 1, num_chains=4)
+    assert repr(draws).startswith("<4 chains of 250 draws of Intercept, x")
+    table = draws.summary()
+    assert table.loc["x", "r_hat"] < 1.05
+    found = fit.to_arviz(draws, seed=1)
     drawn = found.posterior["x"].to_numpy().ravel()
-    # 1000 independent draws: the mean is off by more than 5 standard errors once in 1.7 million runs.
-    assert abs(drawn.mean() - fit.coefficients["x"]) < 5 * fit.standard_errors["x"] / np.sqrt(1000)
-    assert drawn.std() == pytest.approx(fit.standard_errors["x"], rel=0.15)
-    assert next(iter(found.log_likelihood.data_vars.values())).shape[-1] == len(data)
+    # Five standard errors of a chain's mean: one false alarm in 1.7 million.
+    assert abs(drawn.mean() - fit.coefficients["x"]) < 0.2 * fit.standard_errors["x"] + 5 * table.loc[
+        "x", "sd"
+    ] / np.sqrt(table.loc["x", "effective"])
+    assert drawn.std() == pytest.approx(fit.standard_errors["x"], rel=0.2)
+    assert found.log_likelihood["y"].shape == found.posterior_predictive["y"].shape == (4, 250, len(data))
+    np.testing.assert_array_equal(found.observed_data["y"].to_numpy(), data["y"])
+    # Replicated responses have the mean of the fitted rows: five standard errors, one false alarm in 1.7 million.
+    replicated = found.posterior_predictive["y"].to_numpy().reshape(1000, -1).mean(axis=1)
+    assert abs(replicated.mean() - fit.fittedvalues.mean()) < 5 * replicated.std() / 10
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loo = arviz.loo(found)
+        assert arviz.summary(found)["r_hat"].max() < 1.05
+        arviz.plot_ppc(found, num_pp_samples=10)
+        arviz.plot_loo_pit(found, y="y")
+    elpd = loo.elpd if hasattr(loo, "elpd") else loo.elpd_loo  # ArviZ 1, and before it
+    assert elpd == pytest.approx(fit.loo, abs=1.0)

@@ -3,17 +3,18 @@
 import itertools
 import math
 
+import jax
 import numpy as np
 import pytest
 from scipy import integrate, stats
-from scipy.special import gammaln, log_expit
+from scipy.special import gammaln, log_expit, logsumexp
 
 import robustly as rb
 from robustly._runtime.precision import double_precision
 from robustly.fit.passes import row_kernel
-from robustly.glm.families import Bernoulli, Poisson
+from robustly.glm.families import Bernoulli, Binomial, NegativeBinomial, Poisson
 from robustly.glm.local import LocalPredictor
-from robustly.glm.row_model import approximation, row_model
+from robustly.glm.row_model import approximation, evidence_of, row_model
 
 COUNT, YES = (Poisson(), 50.0), (Bernoulli(), 1.0)
 
@@ -57,6 +58,88 @@ def test_slope_and_value_agree_where_the_spread_says_next_to_nothing(family, y, 
     _, slope = curves(family, y, m, spread, dof)
     up, down = (curves(family, y, m, spread * np.exp(way * step), dof)[0] for way in (1, -1))
     assert slope[1] == pytest.approx((up - down) / (2 * step), abs=2e-9 + 1e-6 * abs(slope[1]))
+
+
+# Each with where its likelihood peaks, the likelihood itself, and rows (response, trials), certain ones among them.
+SIZE = 0.5
+SWEPT = {
+    Binomial: (
+        lambda y, n: np.log((y + 0.5) / (n - y + 0.5)),
+        lambda y, n, eta: (
+            y * log_expit(eta) + (n - y) * log_expit(-eta) + gammaln(n + 1) - gammaln(y + 1) - gammaln(n - y + 1)
+        ),
+        [(0.0, 1.0), (1.0, 1.0), (1.0, 3.0), (3.0, 3.0), (0.0, 400.0), (399.0, 400.0)],
+    ),
+    Poisson: (
+        lambda y, n: np.log(y + 0.5),
+        lambda y, n, eta: y * eta - np.exp(np.minimum(eta, 700.0)) - gammaln(y + 1),
+        [(0.0, 1.0), (1.0, 1.0), (7.0, 1.0), (4000.0, 1.0)],
+    ),
+    NegativeBinomial: (
+        lambda y, n: np.log(y + 0.5),
+        lambda y, n, eta: (
+            gammaln(y + SIZE)
+            - gammaln(SIZE)
+            - gammaln(y + 1)
+            + SIZE * log_expit(math.log(SIZE) - eta)
+            + y * log_expit(eta - math.log(SIZE))
+        ),
+        [(0.0, 1.0), (3.0, 1.0), (4000.0, 1.0)],
+    ),
+}
+PLACES, SPREADS, DOFS = (-6.0, -0.5, 1.2, 6.0), np.exp([-5.0, -0.7, 1.0]), np.exp([-1.2, -0.6, 0.0, 1.4, 5.0])
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(16)
+
+
+def by_panels(family, prior, row, m, spread, dof):
+    """The evidence of one row by sixteen points on each of many panels, which grow geometrically away from both centres."""
+    peak, likelihood, _ = SWEPT[family]
+    x = np.arange(0.0, 40.0 / min(dof, 1.0) if prior == "student_t" else 12.0, 0.2)
+    pieces = [c + side * w * np.sinh(x) for c, w in ((m, spread), (peak(*row), 0.05)) for side in (-1.0, 1.0)]
+    ends = np.unique(np.concatenate(pieces))
+    half = 0.5 * np.diff(ends)[:, None]
+    eta = ends[:-1, None] + half * (1.0 + NODES)
+    away = (eta - m) / spread
+    if prior == "student_t":
+        constant = gammaln((dof + 1) / 2) - gammaln(dof / 2) - 0.5 * math.log(dof * math.pi)
+        law = constant - (dof + 1) / 2 * np.log1p(away**2 / dof)
+    else:
+        law = -np.abs(away) - math.log(2.0)
+    return logsumexp(likelihood(*row, eta) + law - math.log(spread) + np.log(half * WEIGHTS))
+
+
+@pytest.mark.parametrize("prior", ["student_t", "laplace"])
+@pytest.mark.parametrize("family", SWEPT)
+def test_rows_are_integrated_whatever_they_say_and_wherever_their_centre_is(family, prior):
+    """Responses without failures far out in a heavy tail; narrow priors that draw a row far from both centres."""
+    dofs = DOFS if prior == "student_t" else DOFS[:1]
+    cases = list(itertools.product(SWEPT[family][2], PLACES, SPREADS, dofs))
+    y, trials = np.array([case[0] for case in cases]).T
+    m, spread, dof = np.array([case[1:] for case in cases]).T
+    law = LocalPredictor(family(), prior)
+    given = {"spread": np.log(spread), "dof": np.log(dof), "size": math.log(SIZE)}
+    found = evidence_of(law, approximation(law, None), (m, *(given[name] for name in law.names)), y, trials)
+    expected = np.array([by_panels(family, prior, *case) for case in cases])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "y", "trials", "side"),
+    [
+        (Binomial(), 3.0, 3.0, 1),
+        (Binomial(), 0.0, 3.0, -1),
+        (Poisson(), 0.0, 1.0, -1),
+        (NegativeBinomial(), 0.0, 1.0, -1),
+    ],
+)
+def test_a_certain_response_is_certain_however_far_out_and_however_it_is_compiled(family, y, trials, side):
+    """A heavy tail is followed to predictors of 1e19. Users' compilers fuse a product and a sum, tests' do not."""
+    as_users = {"xla_backend_optimization_level": 3, "xla_llvm_disable_expensive_passes": False}
+    nuisance = (SIZE,) * len(family.nuisance)
+    with double_precision():
+        density = jax.jit(jax.vmap(lambda eta: family.log_prob(y, trials, eta, *nuisance)), compiler_options=as_users)
+        found = np.asarray(density(side * np.exp(np.linspace(30.0, 44.0, 64))))
+    np.testing.assert_allclose(found + family.log_base(np.array([y]), np.array([trials])), 0.0, atol=1e-9)
 
 
 def test_no_spread_of_counts_is_not_taken_for_the_widest():

@@ -132,8 +132,27 @@ def test_gross_outliers_do_not_take_a_state():
     assert accuracy(states, theirs.predict(dirty), 3) < 0.8 * clean
     found = ours.outliers(fdr=0.05)
     assert np.isin(odd, found).mean() > 0.95
-    assert np.isin(found, odd).mean() > 0.85
+    # Over twelve seeds the share of false rows was .034 on average, .062 at most.
+    assert np.isin(found, odd).mean() > 0.9
+    assert ours.outlier_probabilities_[odd].min() > 0.99
     assert set(ours.outliers(X=dirty[:200])) <= set(range(200))
+
+
+def test_heavy_tailed_states_are_no_outliers_and_neither_is_a_short_visit():
+    rows, _ = made(3, dof=5.0, apart=6.0).sample(1500, random_state=0)
+    heavy = rb.RobustGaussianHMM(3, random_state=0).fit(rows)
+    assert heavy.wide_["weight"] < 0.1
+    assert len(heavy.outliers()) <= 1
+    # One row of another state amid a long stay is a visit; one far from every state is an outlier.
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 2)) + 6.0 * (np.arange(400) // 25 % 2)[:, None]
+    rows[60], rows[160], rows[210] = [6.0, 6.0], [0.0, 30.0], [np.nan, -20.0]
+    model = rb.RobustGaussianHMM(2, random_state=0).fit(rows)
+    assert sorted(model.outliers()) == [160, 210]
+    assert model.outlier_probabilities_[60] < 0.5
+    again = model.outliers(X=rows)
+    assert sorted(again) == [160, 210]
+    assert np.argsort(-model.outlier_probabilities_)[:2].tolist() in ([160, 210], [210, 160])
 
 
 def test_bic_prefers_the_true_number_of_states():
@@ -168,6 +187,8 @@ ROWS = np.random.default_rng(0).normal(size=(40, 2))
         (lambda: rb.RobustGaussianHMM(2).fit([["a"], ["b"]]), rb.DataError, "not a number"),
         (lambda: rb.RobustGaussianHMM(2).fit(ROWS[:, 0]), rb.DataError, r"reshape\(-1, 1\)"),
         (lambda: rb.RobustGaussianHMM(2).fit(np.where(np.arange(2) == 0, np.nan, ROWS)), rb.DataError, "column 0 of X has no value"),
+        (lambda: rb.RobustGaussianHMM(2).fit(np.full((40, 2), 3.0)), rb.DataError, "every column of X is constant"),
+        (lambda: rb.RobustGaussianHMM(2).fit(np.full((40, 2), np.nan)), rb.DataError, "column 0 of X has no value"),
         (lambda: rb.RobustGaussianHMM(3).fit(ROWS[:2]), rb.DataError, "2 rows have a value for n_components=3"),
         (lambda: rb.RobustGaussianHMM(2, init_params="mc").fit(ROWS), rb.ModelError, "leaves startprob_ to you"),
         (lambda: rb.RobustGaussianHMM(2).predict(ROWS), rb.NotFittedError, r"Call fit\(X\) first"),

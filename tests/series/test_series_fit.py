@@ -9,7 +9,7 @@ from statsmodels.tsa.statespace.structural import UnobservedComponents
 import robustly as rb
 from robustly.series.disturbances import Disturbances
 from robustly.series.leaveout import leave_out
-from robustly.series.sampled import draw_precisions, estimate
+from robustly.series.sampled import draw_precisions, estimate, smooth_tail
 
 LOG_TWO_PI = float(np.log(2 * np.pi))
 
@@ -23,8 +23,8 @@ def test_gas_heavy_tails_gain_twelve_nats_and_1970_stands_out(gas):
     assert gas.outcome.converged
     assert gas.outcome.steps <= 40
     assert gas.log_likelihood_error < 0.1
-    # Four standard errors of the estimate about the value by 8000 draws.
-    assert gas.log_likelihood + 2.5 * LOG_TWO_PI == pytest.approx(95.66, abs=0.05 + 4 * gas.log_likelihood_error)
+    # Four of its own standard errors about the maximum as the bridge of benchmarks/gas_evidence.py has it.
+    assert gas.log_likelihood + 2.5 * LOG_TWO_PI == pytest.approx(95.76, abs=0.02 + 4 * gas.log_likelihood_error)
     assert 1.3 < gas.hyperparameters["irregular"]["dof"] < 2.6
     assert gas.steps[np.argsort(gas.precision())[:2]].tolist() == ["1970Q3", "1970Q4"]
     assert gas.steps[np.sort(gas.outliers(fdr=0.05))].tolist() == ["1970Q3", "1970Q4"]
@@ -32,14 +32,32 @@ def test_gas_heavy_tails_gain_twelve_nats_and_1970_stands_out(gas):
     assert gas.evidence.sum() == pytest.approx(gas.bound, abs=1e-6)
 
 
-def test_gas_evidence_at_three_degrees_of_freedom(gas_model):
-    # At the parameters of the earlier estimate of 93.9 ± .3, whose weights had six times the variation.
+@pytest.mark.parametrize(
+    ("at", "dof", "bridged"),
+    [((0.0026474, 0.0399314, 0.03239084), 3.0, 94.142), ((0.0030956, 0.042275, 0.016582), 1.4678, 95.555)],
+)
+def test_gas_evidence_is_that_of_an_independent_computation(gas_model, at, dof, bridged):
+    # By benchmarks/gas_evidence.py, ± .003: dense matrices, Gibbs draws and a bridge. Four errors: a false alarm in 16 000.
     model = Disturbances(gas_model, ["irregular"])
-    params, dofs = np.array([0.0324, 0.00265, 0.0399]) ** 2, np.array([3.0])
+    params, dofs = np.array([at[2], at[0], at[1]]) ** 2, np.array([dof])
     left = leave_out(model, params, dofs, keep=True)
     found = estimate(model, params, dofs, draw_precisions(left, model.active, 600, np.random.default_rng(0)))
-    assert found.error < 0.04
-    assert found.value + 2.5 * LOG_TWO_PI == pytest.approx(93.9, abs=0.3)
+    assert found.error < 0.06
+    assert found.value + 2.5 * LOG_TWO_PI == pytest.approx(bridged, abs=0.01 + 4 * found.error)
+
+
+def test_the_largest_weights_are_smoothed_by_a_law_of_their_tail():
+    # Weights from a Pareto law of known shape; at 4000 draws the shape of the tail is known to about .1.
+    random = np.random.default_rng(0)
+    for shape in (0.3, 0.6):
+        logs = -shape * np.log(random.random(4000))
+        found, told = smooth_tail(logs)
+        assert told == pytest.approx(shape, abs=0.25)
+        assert np.exp(found).mean() == pytest.approx(1.0 / (1.0 - shape), rel=0.1)
+        assert (np.argsort(found) == np.argsort(logs)).all()
+    same, told = smooth_tail(np.zeros(100))
+    assert told == 0.0
+    assert (same == 0.0).all()
 
 
 def test_standard_errors_are_those_of_the_sampled_evidence(gas):
@@ -49,6 +67,21 @@ def test_standard_errors_are_those_of_the_sampled_evidence(gas):
     frame = gas.summary().to_frame()
     assert frame.index.tolist() == gas.labels
     assert np.isfinite(frame.to_numpy()).all()
+
+
+def test_the_result_is_the_one_fit_of_all_models(gas):
+    assert isinstance(gas, rb.Fit)
+    assert rb.series.SeriesFit is rb.Fit
+    law = gas.posterior("irregular")
+    assert law.mean == pytest.approx(gas.precision(), rel=0.02)
+    low, high = law.interval(0.9)
+    assert (low < law.mean).all()
+    assert (law.mean < high).all()
+    assert gas.predictive(3).quantile(0.5) == pytest.approx(gas.forecast(3).quantile(0.5))
+    with pytest.raises(rb.ModelError, match="not independent rows"):
+        gas.covariance("sandwich")
+    with pytest.raises(rb.ModelError, match="sample_posterior is known of programs of NumPyro"):
+        gas.sample_posterior(10, key=0)
 
 
 def test_nile_is_almost_classical_and_says_so(nile_model):
@@ -75,6 +108,7 @@ def test_bound_and_em_climb_to_the_same_place(nile_model):
     bound = rb.localize(nile_model, "irregular", fixed={"dof": 4.0}).fit("bound")
     em = rb.localize(nile_model, "irregular", fixed={"dof": 4.0}).fit("em", rtol=1e-10, max_steps=300)
     assert bound.is_bound
+    assert bound.hyperparameters["irregular"]["dof"] == 4.0
     assert em.log_likelihood == pytest.approx(bound.log_likelihood, abs=1e-3)
     assert em.parameters["irregular.scale"] == pytest.approx(bound.parameters["irregular.scale"], rel=1e-2)
     climbed = [line["bound"] for line in em.history]
@@ -191,6 +225,7 @@ TIMES = pd.to_datetime(
         (bad(np.full(30, np.nan)), rb.DataError, "all 30 steps of the series are missing"),
         (bad(np.array([1.0, 2.0])), rb.DataError, "2 steps have a value.*needs 5 or more"),
         (bad(np.append(np.arange(29.0), np.inf)), rb.DataError, "step 29 of the series holds an infinite value"),
+        (lambda: rb.localize(np.arange(30.0), "irregular"), rb.LocalizeError, "got a ndarray. A series of values needs a model"),
         (lambda: rb.localize(local_level(np.arange(30.0)), []), rb.LocalizeError, "name at least one site"),
         (lambda: rb.localize(local_level(np.arange(30.0)), "irregular", plate="x"), rb.LocalizeError, "plate= is for NumPyro"),
         (lambda: rb.localize(local_level(np.arange(30.0)), "irregular", fixed={"scale": 1.0}), rb.LocalizeError, 'holds "dof"'),

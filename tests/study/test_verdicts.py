@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robustly.study.beyond import beyond, endings
-from robustly.study.claims import IN_PART, NOT, REPRODUCED, UNDECIDED, claims, judge
+from robustly.study.claims import IN_PART, NOT, REPRODUCED, UNDECIDED, claims, verdict_on
 from robustly.study.comparisons import LOSSES, MISDIRECTION, MSE, Contrast, contrast, trend
 from robustly.study.regressions import run_regressions
 from robustly.study.simulate import Task, variant_of
@@ -93,7 +93,7 @@ def test_failed_fits_are_left_out_on_both_sides_and_counted_apart():
 
 
 def test_rules_of_judgement():
-    assert [judge(sides) for sides in ([-1, -1], [-1, 0], [-1, 1], [0, 1], [])] == [
+    assert [verdict_on(sides) for sides in ([-1, -1], [-1, 0], [-1, 1], [0, 1], [])] == [
         REPRODUCED,
         IN_PART,
         IN_PART,

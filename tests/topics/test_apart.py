@@ -12,7 +12,7 @@ from simulate import concentrations, match, simulate
 
 from robustly.errors import DataError, FitError, OverlapWarning
 from robustly.topics import LDA, Corpus, RobustLDA, coherence, diversity, document_completion
-from robustly.topics.overlap import copies, overlaps
+from robustly.topics.reading import copies, overlaps
 
 
 @pytest.mark.parametrize("kind", [RobustLDA, LDA])

@@ -11,7 +11,8 @@ from scipy.special import gammaln
 from simulate import concentrations, match, simulate
 
 from robustly.topics import LDA, RobustLDA, document_completion
-from robustly.topics.passes import Documents, Workers, make_topics
+from robustly.topics.passes import Documents
+from robustly.topics.shared import make_topics
 
 ALPHA = np.array([0.4, 0.1, 0.8])
 
@@ -45,12 +46,11 @@ def by_hand(topics, document):
 def test_draws_have_the_chances_of_the_exact_posterior(bursty):
     # 5000 documents alike; the bound is 4.5 standard errors of a topic's mean, so one false alarm in 10⁵ runs.
     topics, document, copies = three_topics(bursty), np.array([3, 1, 0, 1]), 5000
-    documents = Documents(sparse.csr_matrix(np.tile(document, (copies, 1)).astype(float)), 3, np.float64)
-    with Workers(1) as workers:
-        for seed in range(40):
-            documents.collect_drawn(topics, workers, np.uint64(seed))
-            documents._given[:] = 0  # these topics do not come from the documents
-    n = np.apply_along_axis(np.bincount, 1, documents._places.reshape(copies, -1), minlength=3)
+    documents = Documents.of(sparse.csr_matrix(np.tile(document, (copies, 1)).astype(float)), np.float64)
+    for seed in range(40):
+        documents.collect_drawn(topics, np.uint64(seed), leave_out=False)  # they do not come from the documents
+    places = np.concatenate([state["places"] for state in documents.rows.states(documents.slot)])
+    n = np.apply_along_axis(np.bincount, 1, places.reshape(copies, -1), minlength=3)
     error = n.std(axis=0) / np.sqrt(copies)
     assert (np.abs(n.mean(axis=0) - by_hand(topics, document)) < 4.5 * error).all()
 
@@ -58,28 +58,26 @@ def test_draws_have_the_chances_of_the_exact_posterior(bursty):
 def test_a_documents_own_part_is_left_out_of_the_topics():
     # Once its own part is out, a topic that only this document fed has no more of the word than the prior gives.
     counts = sparse.csr_matrix(np.array([[1.0, 0.0], [0.0, 1.0]]))
-    documents = Documents(counts, 2, np.float64)
-    documents.state[:] = [[1.0, 0.0], [0.0, 1.0]]
+    documents = Documents.of(counts, np.float64)
     own = np.array([[1.0, 0.0], [0.0, 1.0]])
     topics = make_topics(own, np.full(2, 0.5), 1e-3, np.full(2, 50.0), np.full(2, 0.3), True, np.float64)
     moved = 0
-    with Workers(1) as workers:
-        documents.collect_drawn(topics, workers, np.uint64(0))
-        for seed in range(1, 201):
-            documents._places[:], documents._given[:] = [0, 1], 1.0
-            documents.collect_drawn(topics, workers, np.uint64(seed))
-            moved += int((documents._places != [0, 1]).sum())
+    documents.collect_drawn(topics, np.uint64(0))
+    (state,) = documents.rows.states(documents.slot)
+    for seed in range(1, 201):
+        state["places"][:], state["given"][:] = [0, 1], 1.0
+        documents.collect_drawn(topics, np.uint64(seed))
+        moved += int((state["places"] != [0, 1]).sum())
     assert 150 < moved < 250  # 400 fair coins: 5 standard deviations
 
 
 @pytest.mark.parametrize("bursty", [True, False])
 def test_huge_and_broken_counts_move_in_bundles(bursty):
     counts = np.array([[1e6, 0.0, 2.5, 1.0], [0.3, 700.0, 0.0, 4.0]])
-    documents = Documents(sparse.csr_matrix(counts), 3, np.float64)
+    documents = Documents.of(sparse.csr_matrix(counts), np.float64)
     topics = three_topics(bursty)
-    with Workers(1) as workers:
-        for seed in range(5):
-            found = documents.collect_drawn(topics, workers, np.uint64(seed))
+    for seed in range(5):
+        found = documents.collect_drawn(topics, np.uint64(seed))
     assert np.isfinite(found.table_counts).all()
     assert np.isfinite(found.alpha_table_counts).all()
     if not bursty:

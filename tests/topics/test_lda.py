@@ -16,7 +16,8 @@ from sklearn.utils.estimator_checks import check_estimator
 from robustly.conjugate import DirichletMultinomial
 from robustly.errors import ConvergenceWarning
 from robustly.topics import LDA, RobustLDA, document_completion
-from robustly.topics.passes import Documents, Workers, fit_prior, make_topics, update
+from robustly.topics.passes import Documents, held, reading_pass
+from robustly.topics.shared import fit_prior, make_topics, update
 
 
 def dirichlet_multinomial(counts):
@@ -59,10 +60,8 @@ def test_a_topic_that_cannot_bend_gives_back_plain_updates(bursty):
     found = []
     for flag in (True, False):
         topics = make_topics(table_counts, base, 1.0, np.full(3, 1e12), np.full(3, 0.2), flag, np.float64)
-        documents = Documents(counts, 3, np.float64)
-        with Workers(1) as workers:
-            list(documents.infer(topics, workers, sweeps=1000, tol=1e-9))
-        found.append(documents.state)
+        rows = Documents.of(counts, np.float64).rows
+        found.append(rows.map(reading_pass, held(topics, sweeps=1000, tol=1e-9)).by_unit["tokens"])
     np.testing.assert_allclose(found[0], found[1], atol=1e-4)
 
 
@@ -79,7 +78,9 @@ def test_the_number_of_threads_changes_nothing(kind, bursty):
 def test_blocks_change_nothing_but_rounding(bursty, monkeypatch):
     _, train, _ = bursty
     whole = RobustLDA(3, random_state=0, max_iter=5, tol=0, draws=0).fit(train)
-    monkeypatch.setattr("robustly.topics.passes.BLOCK_BYTES", 4000)
+    monkeypatch.setattr("robustly.topics.passes.PAIRS", 300)
+    monkeypatch.setattr("robustly.topics.passes.PAIRS_PER_WORD", 0)
+    monkeypatch.setattr("robustly.topics.passes.KEPT_IN_MEMORY", 1000)
     blocks = RobustLDA(3, random_state=0, max_iter=5, tol=0, draws=0).fit(train)
     np.testing.assert_allclose(blocks.components_, whole.components_, rtol=1e-5)
     spooled = RobustLDA(3, inference="meanfield", random_state=0, max_iter=4, tol=0).fit(train[:200])
@@ -120,12 +121,11 @@ def test_doubling_every_document_leaves_mean_field_where_it_was(bursty):
     topics = []
     for counts in (train, np.vstack([train, train])):
         table = sparse.csr_matrix(counts.astype(float))
-        documents = Documents(table, 3, np.float64)
-        state = once._topics
+        documents = Documents.of(table, np.float64)
+        state = once.topics_
         base = np.full(train.shape[1], 1 / train.shape[1])
-        with Workers(1) as workers:
-            for _ in range(4):
-                state = update(state, documents.collect_meanfield(state, workers, 20, 1e-6), workers, 0.0, True, base)
+        for _ in range(4):
+            state = update(state, documents.collect_meanfield(state, 20, 1e-6), 0.0, True, base)
         topics.append(state)
     np.testing.assert_allclose(topics[1].eta, topics[0].eta, rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(topics[1].alpha, topics[0].alpha, rtol=1e-8)
@@ -145,9 +145,8 @@ def test_the_topics_prior_rests_at_the_maximum_likelihood_symmetric_dirichlet():
 
     best = float(np.exp(minimize_scalar(minus_likelihood, bounds=(0, 5), method="bounded", options={"xatol": 1e-10}).x))
     topics = make_topics(table_counts, np.full(6, 1 / 6), 1.0, np.full(60, 30.0), np.full(60, 0.1), True, np.float64)
-    with Workers(1) as workers:
-        base, rested = fit_prior(topics, table_counts, best, workers)
-        _, nearer = fit_prior(topics, table_counts, 2 * best, workers)
+    base, rested = fit_prior(topics, table_counts, best)
+    _, nearer = fit_prior(topics, table_counts, 2 * best)
     np.testing.assert_allclose(base, 1 / 6)
     assert rested == pytest.approx(best, rel=1e-6)
     assert best < nearer < 2 * best

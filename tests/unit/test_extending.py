@@ -268,4 +268,4 @@ def test_new_rows_with_dispersions_of_their_own_have_densities():
     law = LocalDispersion(Gamma())
     found = list_responses(law, (np.log(0.3), np.log(2.0)), np.array([0.2, 1.0]), np.ones(2))
     np.testing.assert_allclose(found.total, 1.0, atol=1e-6)
-    np.testing.assert_allclose(found.moments()[0], np.exp([0.2, 1.0]), rtol=1e-5)
+    np.testing.assert_allclose(found.mean(), np.exp([0.2, 1.0]), rtol=1e-5)

@@ -12,6 +12,7 @@ from numpyro.infer import MCMC, NUTS
 from scipy import stats
 
 import robustly as rb
+from robustly.rows.arrays import ArrayRows
 
 
 def poisson(x, y=None):
@@ -161,8 +162,8 @@ def test_arviz_reads_draws_and_integrated_log_likelihoods(fit):
         warnings.simplefilter("ignore", FutureWarning)
         import arviz as az
     data = fit.to_arviz(num_samples=200)
-    assert data.log_likelihood["rows"].shape == (1, 200, 150)
-    assert data.posterior["w"].shape == (1, 200, 2)
+    assert next(iter(data.log_likelihood.data_vars.values())).shape == (4, 200, 150)
+    assert data.posterior["w"].shape == (4, 200, 2)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         loo = az.loo(data)
@@ -272,6 +273,13 @@ def test_row_models_given_directly_are_fitted(rng):
     np.testing.assert_allclose(fit.evidence, stats.nbinom(a, b / (1 + b)).logpmf(y), rtol=1e-10)
     with pytest.raises(rb.ModelError, match=r"one each, conjugate .* Use Exact"):
         rb.fit_rows(counts, {"y": y}, approx=rb.MeanField())
+    weights = np.arange(300) % 3.0
+    store = ArrayRows((y,), np.ones(300), labels=("y",))
+    stored, given = (rb.fit_rows(counts, rows, weights=weights) for rows in (store, {"y": y}))
+    np.testing.assert_allclose(stored.estimates, given.estimates, rtol=1e-10)
+    np.testing.assert_allclose(stored.evidence, given.evidence, rtol=1e-10)
+    with pytest.raises(rb.ModelError, match="cuts its rows itself"):
+        rb.fit_rows(counts, store, chunk=64)
 
 
 def test_row_models_with_several_parts_are_fitted_by_mean_field(rng):

@@ -9,16 +9,19 @@ function; discrete row latents are summed over around them, outside the integral
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import logsumexp
 
 from robustly.approx.grid import fine_points
 from robustly.approx.moments import Finish, Moments, second_order
-from robustly.model.row import RowModel
+from robustly.model.parameters import Theta
+from robustly.model.row import Latent, Row, RowModel
 
 
 class Approximation(ABC):
@@ -39,17 +42,17 @@ class Approximation(ABC):
     def start(self, model: RowModel) -> np.ndarray:
         """The state of a row before the first pass."""
 
-    def start_at(self, model: RowModel, rows: Any, numbers: Any, count: int) -> np.ndarray:
+    def start_at(self, model: RowModel, rows: Any, numbers: Sequence[Array], count: int) -> np.ndarray:
         """The states of so many rows before the first pass, nearer to what they will be where the model has a guess."""
         one = self.start(model)
         return np.broadcast_to(one, (count, *one.shape))
 
     @abstractmethod
-    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+    def find_mode(self, model: RowModel, vector: Array, row: Row, state: Array) -> Array:
         """The state at the current parameters, searched for from the last one; no derivative passes through it."""
 
     @abstractmethod
-    def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+    def evidence(self, model: RowModel, vector: Array, row: Row, state: Array) -> Array:
         """log p(row), with exact first and second derivatives in `vector`."""
 
     def has_moments(self, model: RowModel) -> bool:
@@ -61,7 +64,14 @@ class Approximation(ABC):
         return self.has_moments(model)
 
     def moments(
-        self, model: RowModel, finish: Finish, numbers: Any, row: Any, z: Any, state: Any, rough: Any
+        self,
+        model: RowModel,
+        finish: Finish,
+        numbers: Sequence[Array],
+        row: Row,
+        z: Latent,
+        state: Array,
+        rough: Array | bool,
     ) -> Moments:
         """Evidence of a row, with its slope and curvature in the few `numbers` by which parameters enter it.
 
@@ -78,15 +88,15 @@ class Approximation(ABC):
         """What :meth:`evidence_around` needs of a row, whose state was found at the parameters `centre`."""
 
     @abstractmethod
-    def evidence_around(self, model: RowModel, vector: Any, row: Any, anchor: Any) -> Any:
+    def evidence_around(self, model: RowModel, vector: Array, row: Row, anchor: Any) -> Array:
         """log p(row) at parameters not far from where the anchor was set; cheap and smooth."""
 
     @abstractmethod
-    def expected(self, model: RowModel, vector: Any, at: Any, row: Any, state: Any) -> Any:
+    def expected(self, model: RowModel, vector: Array, at: Array, row: Row, state: Array) -> Array:
         """EM's objective for one row: E log p(row, local | vector) under the posterior held at `at`."""
 
     @abstractmethod
-    def points(self, model: RowModel, vector: Any, row: Any, state: Any) -> tuple[Any, Any]:
+    def points(self, model: RowModel, vector: Array, row: Row, state: Array) -> tuple[Any, Any]:
         """Points ``u`` (m, dim) and log weights (m,) that stand for the posterior of one row."""
 
     def coarser(self) -> Approximation:
@@ -104,13 +114,13 @@ class Enumerating(Approximation):
     def start(self, model: RowModel) -> np.ndarray:
         return np.zeros(self._stacked(model, (model.dim,)))
 
-    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+    def find_mode(self, model: RowModel, vector: Array, row: Row, state: Array) -> Array:
         theta = model.parameters.natural(vector)
         if model.latents is None:
             return self._find_mode(model, theta, row, None, state)
         return jax.vmap(lambda z, s: self._find_mode(model, theta, row, z, s))(jnp.asarray(model.latents), state)
 
-    def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+    def evidence(self, model: RowModel, vector: Array, row: Row, state: Array) -> Array:
         each = lambda z, s: self._evidence(model, vector, row, z, s)
         if model.latents is None:
             return each(None, state)
@@ -122,13 +132,13 @@ class Enumerating(Approximation):
             return each(None, state)
         return jax.vmap(each)(jnp.asarray(model.latents), state)
 
-    def evidence_around(self, model: RowModel, vector: Any, row: Any, anchor: Any) -> Any:
+    def evidence_around(self, model: RowModel, vector: Array, row: Row, anchor: Any) -> Array:
         each = lambda z, a: self._evidence_around(model, vector, row, z, a)
         if model.latents is None:
             return each(None, anchor)
         return logsumexp(jax.vmap(each)(jnp.asarray(model.latents), anchor))
 
-    def expected(self, model: RowModel, vector: Any, at: Any, row: Any, state: Any) -> Any:
+    def expected(self, model: RowModel, vector: Array, at: Array, row: Row, state: Array) -> Array:
         if model.latents is None:
             return self._expected(model, vector, at, row, None, state)
         latents = jnp.asarray(model.latents)
@@ -137,7 +147,7 @@ class Enumerating(Approximation):
         each = jax.vmap(lambda z, s: self._expected(model, vector, at, row, z, s))(latents, state)
         return jnp.sum(jnp.where(shares > 0, shares * each, 0.0))
 
-    def points(self, model: RowModel, vector: Any, row: Any, state: Any) -> tuple[Any, Any]:
+    def points(self, model: RowModel, vector: Array, row: Row, state: Array) -> tuple[Any, Any]:
         theta = model.parameters.natural(vector)
         if model.latents is None:
             u, weight = self._points(model, theta, row, None, state)
@@ -148,21 +158,21 @@ class Enumerating(Approximation):
         return u, weight - logsumexp(weight)
 
     @abstractmethod
-    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any: ...
+    def _find_mode(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> Array: ...
 
     @abstractmethod
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any: ...
+    def _evidence(self, model: RowModel, vector: Array, row: Row, z: Latent, state: Array) -> Array: ...
 
     def _anchor(self, model: RowModel, centre: Any, row: Any, z: Any, state: Any) -> Any:
         return state
 
-    def _evidence_around(self, model: RowModel, vector: Any, row: Any, z: Any, anchor: Any) -> Any:
+    def _evidence_around(self, model: RowModel, vector: Array, row: Row, z: Latent, anchor: Any) -> Array:
         return self._evidence(model, vector, row, z, anchor)
 
     @abstractmethod
-    def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any: ...
+    def _expected(self, model: RowModel, vector: Array, at: Array, row: Row, z: Latent, state: Array) -> Array: ...
 
-    def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+    def _points(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> tuple[Any, Any]:
         """Fine points of the true posterior around its mode; the state's first `dim` entries are the mode."""
         return fine_points(lambda u: model.log_joint(u, theta, row, z), state[: model.dim], model.dim)
 

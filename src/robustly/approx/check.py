@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import logsumexp
 
 from robustly._runtime.precision import in_double_precision
@@ -15,7 +16,7 @@ from robustly.approx.base import Approximation
 from robustly.approx.climb import climb
 from robustly.approx.grid import qmc_points
 from robustly.errors import ModelError
-from robustly.model.row import RowModel
+from robustly.model.row import Latent, Row, RowModel
 
 MOST_ROWS = 8
 # Points of the fine grid, by dimension; beyond two dimensions quasi-random points stand for it.
@@ -105,26 +106,26 @@ def _as_columns(data: Any) -> Any:
     return tuple(np.asarray(value) for value in data) if isinstance(data, tuple) else np.asarray(data)
 
 
-def _states(approx: Approximation, model: RowModel, rows: Any, count: int, vector: Any) -> Any:
+def _states(approx: Approximation, model: RowModel, rows: Any, count: int, vector: Array) -> Array:
     start = jnp.asarray(np.broadcast_to(approx.start(model), (count, *np.shape(approx.start(model)))))
     return jax.vmap(lambda row, state: approx.find_mode(model, vector, row, state))(rows, start)
 
 
-def _look_at(approx: Approximation, model: RowModel, rows: Any, count: int, vector: Any) -> dict[str, Any]:
+def _look_at(approx: Approximation, model: RowModel, rows: Any, count: int, vector: Array) -> dict[str, Any]:
     """All that an approximation says of the rows, and differences of it along one direction of the parameters."""
     way = _direction(vector)
 
-    def along(at: Any, row: Any, state: Any) -> tuple[Any, Any]:
+    def along(at: Array, row: Row, state: Array) -> tuple[Any, Any]:
         return jax.jvp(lambda v: approx.evidence(model, v, row, state), (at,), (way,))
 
     @jax.jit
-    def there(at: Any) -> tuple[Any, Any, Any]:
+    def there(at: Array) -> tuple[Any, Any, Any]:
         states = _states(approx, model, rows, count, at)
         return states, *jax.vmap(along, (None, 0, 0))(at, rows, states)
 
     @jax.jit
-    def more(at: Any, states: Any) -> dict[str, Any]:
-        def of(row: Any, state: Any) -> dict[str, Any]:
+    def more(at: Array, states: Array) -> dict[str, Any]:
+        def of(row: Row, state: Array) -> dict[str, Any]:
             found_again = approx.find_mode(model, at, row, state)
             around = approx.evidence_around(model, at, row, approx.anchor(model, at, row, state))
             points = logsumexp(approx.points(model, at, row, state)[1]) if model.dim > 0 else jnp.zeros(())
@@ -146,28 +147,28 @@ def _look_at(approx: Approximation, model: RowModel, rows: Any, count: int, vect
     return {**found, **said, "states": states, "there": there}
 
 
-def _direction(vector: Any) -> Any:
+def _direction(vector: Array) -> Array:
     """A direction in which all parameters move."""
     way = np.random.default_rng(0).normal(size=np.shape(vector))
     return jnp.asarray(way / np.linalg.norm(way))
 
 
-def _integrals(model: RowModel, vector: Any, rows: Any, count: int) -> np.ndarray:
+def _integrals(model: RowModel, vector: Array, rows: Any, count: int) -> np.ndarray:
     """The log integrals of rows' joint densities over their local values, by brute force."""
     joint = lambda u, row, z: model.log_joint(u, model.parameters.natural(vector), row, z)
 
     @jax.jit
-    def modes(row: Any, z: Any) -> Any:
+    def modes(row: Row, z: Latent) -> Array:
         return climb(lambda u: joint(u, row, z), jnp.zeros(model.dim), model.dim)
 
     @jax.jit
-    def many(row: Any, z: Any, mode: Any) -> Any:
+    def many(row: Row, z: Latent, mode: Array) -> Array:
         return logsumexp(qmc_points(lambda u: joint(u, row, z), mode, model.dim, MANY)[1])
 
     heights = jax.jit(jax.vmap(joint, (0, None, None)))
     latents = [None] if model.latents is None else list(np.asarray(model.latents))
 
-    def one(row: Any, z: Any) -> float:
+    def one(row: Row, z: Latent) -> float:
         mode = modes(row, z)
         if model.dim > 2:
             return float(many(row, z, mode))
@@ -194,13 +195,13 @@ def _on_grid(heights: Callable[[np.ndarray], np.ndarray], mode: np.ndarray) -> f
     return total
 
 
-def _em_loss(seen: Mapping[str, Any], approx: Approximation, model: RowModel, rows: Any, vector: Any) -> float:
+def _em_loss(seen: Mapping[str, Any], approx: Approximation, model: RowModel, rows: Any, vector: Array) -> float:
     """By how much the evidence rises less than EM's objective does, after a step that raises the latter."""
 
     way = _direction(vector)
 
     @jax.jit
-    def expected(at: Any) -> tuple[Any, Any]:
+    def expected(at: Array) -> tuple[Any, Any]:
         one = lambda v, row, state: approx.expected(model, v, vector, row, state)
         total = lambda v: jnp.sum(jax.vmap(one, (None, 0, 0))(v, rows, seen["states"]))
         return jax.jvp(total, (at,), (way,))

@@ -7,11 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from robustly.model import small_cholesky
 
-Function = Callable[[Any], Any]
+Function = Callable[[Array], Array]
 
 MAX_STEPS = 60
 # Squared distance to the top, in units of the function's own curvature, below which the climb ends. Integration points
@@ -19,7 +19,7 @@ MAX_STEPS = 60
 TOLERANCE = 1e-13
 
 
-def look(f: Function, u: Any) -> tuple[Any, Any, Any]:
+def look(f: Function, u: Array) -> tuple[Any, Any, Any]:
     """Value, slope and curvature of `f` at `u`, from one reading of `f`."""
     if u.shape == (1,):
         # In one dimension two forward derivatives are the smallest program, to compile and to run.
@@ -27,7 +27,7 @@ def look(f: Function, u: Any) -> tuple[Any, Any, Any]:
         (value, slope), (_, curve) = jax.jvp(along, (u[0],), (jnp.ones_like(u[0]),))
         return value, slope[None], curve[None, None]
 
-    def slope_of(point: Any) -> tuple[Any, tuple[Any, Any]]:
+    def slope_of(point: Array) -> tuple[Any, tuple[Any, Any]]:
         value, slope = jax.value_and_grad(f)(point)
         return slope, (value, slope)
 
@@ -35,7 +35,7 @@ def look(f: Function, u: Any) -> tuple[Any, Any, Any]:
     return value, slope, curve
 
 
-def climb(f: Function, start: Any, dim: int, tolerance: float = TOLERANCE) -> Any:
+def climb(f: Function, start: Array, dim: int, tolerance: float = TOLERANCE) -> Array:
     """The maximiser of `f`, from `start`; no derivative passes through it."""
 
     def unfinished(state: Any) -> Any:
@@ -73,7 +73,7 @@ def climb(f: Function, start: Any, dim: int, tolerance: float = TOLERANCE) -> An
     return lax.stop_gradient(lax.while_loop(unfinished, advance, first)[0])
 
 
-def implicit_step(f: Function, mode: Any, dim: int) -> Any:
+def implicit_step(f: Function, mode: Array, dim: int) -> Array:
     """The mode as a function of what `f` depends on: one Newton step whose matrix is held fixed.
 
     From the mode itself the step is zero, but its derivative is that of the mode (implicit function theorem).
@@ -82,7 +82,7 @@ def implicit_step(f: Function, mode: Any, dim: int) -> Any:
     return mode + small_cholesky.solve(small_cholesky.cholesky(-lax.stop_gradient(curve), dim), slope, dim)
 
 
-def exact_step(f: Function, mode: Any, dim: int) -> Any:
+def exact_step(f: Function, mode: Array, dim: int) -> Array:
     """The mode with exact derivatives up to the third: two Newton steps, each carrying twice the order of the last."""
     for _ in range(2):
         _, slope, curve = look(f, mode)

@@ -14,11 +14,12 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from robustly.approx.base import Enumerating
 from robustly.errors import ModelError
-from robustly.model.row import RowModel
+from robustly.model.parameters import Theta
+from robustly.model.row import Latent, Row, RowModel
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,10 @@ class Exact(Enumerating):
     def start(self, model: RowModel) -> np.ndarray:
         return np.zeros(self._stacked(model, (0,)))
 
-    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+    def _find_mode(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> Array:
         return state
 
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
+    def _evidence(self, model: RowModel, vector: Array, row: Row, z: Latent, state: Array) -> Array:
         theta = model.parameters.natural(vector)
         if model.closed is not None:
             return model.closed(theta, row)
@@ -53,7 +54,7 @@ class Exact(Enumerating):
         level, natural = model.conjugacy.level_and_natural(theta, row, z)
         return level + model.conjugacy.log_normalizer(natural)
 
-    def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
+    def _expected(self, model: RowModel, vector: Array, at: Array, row: Row, z: Latent, state: Array) -> Array:
         theta = model.parameters.natural(vector)
         if model.conjugacy is None:
             return model.log_density(None, theta, row, z)
@@ -62,7 +63,7 @@ class Exact(Enumerating):
         level, now = model.conjugacy.level_and_natural(theta, row, z)
         return level + sum(jnp.sum(a * b) for a, b in zip(jax.tree.leaves(now), jax.tree.leaves(statistics)))
 
-    def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+    def _points(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> tuple[Any, Any]:
         from robustly.approx.climb import climb
 
         mode = climb(lambda u: model.log_joint(u, theta, row, z), jnp.zeros(model.dim), model.dim)

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from scipy.special import ndtri
 
 from robustly.approx.climb import look
@@ -22,7 +22,7 @@ from robustly.model import small_cholesky
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
-Density = Callable[[Any], Any]
+Density = Callable[[Array], Array]
 
 
 @cache
@@ -46,7 +46,7 @@ def sobol(count: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
 
 def normal_points(
     joint: Density,
-    mode: Any,
+    mode: Array,
     lower: small_cholesky.Factor,
     dim: int,
     rule: tuple[np.ndarray, np.ndarray],
@@ -59,7 +59,7 @@ def normal_points(
     return u, log_weight + jax.vmap(joint)(u) - log_normal + dim * np.log(stretch)
 
 
-def qmc_points(joint: Density, mode: Any, dim: int, count: int) -> tuple[Any, Any]:
+def qmc_points(joint: Density, mode: Array, dim: int, count: int) -> tuple[Any, Any]:
     """Importance-weighted quasi-random points around a mode."""
     lower = small_cholesky.cholesky(-look(joint, mode)[2], dim)
     return normal_points(joint, mode, lower, dim, sobol(count, dim), STRETCH)
@@ -74,7 +74,7 @@ ENDS = float(np.sqrt(2.0 * DEPTH))
 _MAX_SEARCH = 60
 
 
-def find_half_widths(joint: Density, mode: Any, start: Any, band: tuple[float, float] = (0.75, 1.35)) -> Any:
+def find_half_widths(joint: Density, mode: Array, start: Array, band: tuple[float, float] = (0.75, 1.35)) -> Array:
     """How far left and right of its mode a density falls by DEPTH: logarithms of two distances, searched from `start`.
 
     A rough answer will do (a fall of `band` times DEPTH), so a start from the last pass is usually the end.
@@ -82,13 +82,13 @@ def find_half_widths(joint: Density, mode: Any, start: Any, band: tuple[float, f
     point, top = mode[0], joint(mode)
     sign = jnp.asarray([-1.0, 1.0])
 
-    def fall(log_half_widths: Any) -> Any:
+    def fall(log_half_widths: Array) -> Any:
         below = lambda s, q: top - joint((point + s * jnp.exp(q))[None])
         along = lambda s, q: jax.jvp(lambda t: below(s, t), (q,), (jnp.ones_like(q),))
         value, slope = jax.vmap(along)(sign, log_half_widths)
         return jnp.where(jnp.isfinite(value), value, 1e300), slope
 
-    def far_off(value: Any) -> Any:
+    def far_off(value: Array) -> Array:
         return (value < band[0] * DEPTH) | (value > band[1] * DEPTH)
 
     def unfinished(state: Any) -> Any:
@@ -107,7 +107,7 @@ def find_half_widths(joint: Density, mode: Any, start: Any, band: tuple[float, f
     return lax.stop_gradient(lax.while_loop(unfinished, advance, (start, *fall(start), 0))[0])
 
 
-def level_map(mode: Any, curve: Any, log_half_widths: Any) -> Callable[[Any], tuple[Any, Any]]:
+def level_map(mode: Array, curve: Array, log_half_widths: Array) -> Callable[[Any], tuple[Any, Any]]:
     r"""A coordinate in which a density looks normal, with one mode, known curvature, known ends: a trapezoid rule in it.
 
     With :math:`u = m + s\,t\,e^{gt + kt^2}` the ends (falls of DEPTH) lie at the same :math:`\pm t` as a standard
@@ -126,7 +126,7 @@ def level_map(mode: Any, curve: Any, log_half_widths: Any) -> Callable[[Any], tu
     tail = lax.stop_gradient(tail)
     log_scale = middle - tail * ENDS**2
 
-    def place(t: Any) -> tuple[Any, Any]:
+    def place(t: Array) -> tuple[Any, Any]:
         stretch = jnp.exp(log_scale + skew * t + tail * t**2)
         step = 1.0 + skew * t + 2.0 * tail * t**2
         return mode[0] + stretch * t, stretch * step
@@ -134,19 +134,19 @@ def level_map(mode: Any, curve: Any, log_half_widths: Any) -> Callable[[Any], tu
     return place
 
 
-def level_step(count: Any) -> Any:
+def level_step(count: Array | int) -> Array:
     """How far apart `count` points stand from end to end, in the coordinate of :func:`level_map`."""
     return 2.0 * ENDS / (count - 1)
 
 
-def level_points(joint: Density, mode: Any, curve: Any, log_half_widths: Any, count: int) -> tuple[Any, Any]:
+def level_points(joint: Density, mode: Array, curve: Array, log_half_widths: Array, count: int) -> tuple[Any, Any]:
     """Points and log weights of :func:`level_map`'s rule."""
     u, length = jax.vmap(level_map(mode, curve, log_half_widths))(jnp.linspace(-ENDS, ENDS, count))
     heights = jax.vmap(lambda point: joint(point[None]))(u)
     return u[:, None], jnp.where(jnp.isfinite(heights), heights + jnp.log(length * level_step(count)), -jnp.inf)
 
 
-def line_points(joint: Density, mode: Any, count: int) -> tuple[Any, Any]:
+def line_points(joint: Density, mode: Array, count: int) -> tuple[Any, Any]:
     """Fine points of a density on the line, given only its mode."""
     _, _, curve = look(joint, mode)
     half = -0.5 * jnp.log(jnp.where(-curve[0, 0] > 1e-12, -curve[0, 0], 1.0)) + np.log(ENDS)
@@ -154,6 +154,6 @@ def line_points(joint: Density, mode: Any, count: int) -> tuple[Any, Any]:
     return level_points(joint, mode, curve[0, 0], log_half_widths, count)
 
 
-def fine_points(joint: Density, mode: Any, dim: int) -> tuple[Any, Any]:
+def fine_points(joint: Density, mode: Array, dim: int) -> tuple[Any, Any]:
     """Points that stand for a density with this mode when means, deviations and quantiles are asked for."""
     return line_points(joint, mode, 401) if dim == 1 else qmc_points(joint, mode, dim, 2048)

@@ -13,13 +13,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from robustly.approx.base import Enumerating
 from robustly.approx.climb import climb, exact_step, look
-from robustly.approx.grid import LOG_2PI, hermite, sobol
+from robustly.approx.grid import LOG_2PI, Density, hermite, sobol
 from robustly.model import small_cholesky
-from robustly.model.row import RowModel
+from robustly.model.parameters import Theta
+from robustly.model.row import Latent, Row, RowModel
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,13 @@ class Laplace(Enumerating):
     def describe(self) -> str:
         return "Laplace's approximation"
 
-    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+    def _find_mode(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> Array:
         return climb(lambda u: model.log_joint(u, theta, row, z), state, model.dim)
 
-    def _factor(self, joint: Any, mode: Any, dim: int) -> small_cholesky.Factor:
+    def _factor(self, joint: Density, mode: Array, dim: int) -> small_cholesky.Factor:
         return small_cholesky.cholesky(-look(joint, mode)[2], dim)
 
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
+    def _evidence(self, model: RowModel, vector: Array, row: Row, z: Latent, state: Array) -> Array:
         theta = model.parameters.natural(vector)
         joint = lambda u: model.log_joint(u, theta, row, z)
         # The curvature depends on where the mode is, so the mode's derivatives count.
@@ -43,7 +44,7 @@ class Laplace(Enumerating):
         lower = self._factor(joint, mode, model.dim)
         return joint(mode) + 0.5 * model.dim * LOG_2PI - small_cholesky.half_log_det(lower, model.dim)
 
-    def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
+    def _expected(self, model: RowModel, vector: Array, at: Array, row: Row, z: Latent, state: Array) -> Array:
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)
         lower = self._factor(lambda u: model.log_joint(u, then, row, z), state, model.dim)
         covariance = lax.stop_gradient(small_cholesky.inverse(lower, model.dim))
@@ -51,7 +52,7 @@ class Laplace(Enumerating):
         value, _, curve = look(joint, state)
         return value + 0.5 * jnp.sum(curve * covariance)
 
-    def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+    def _points(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> tuple[Any, Any]:
         joint = lambda u: model.log_joint(u, theta, row, z)
         lower = self._factor(joint, state, model.dim)
         points, weight = hermite(101, 1) if model.dim == 1 else sobol(2048, model.dim)

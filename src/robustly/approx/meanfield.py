@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 from jax.scipy.special import logsumexp
 
 from robustly.approx.base import Approximation
@@ -33,7 +33,7 @@ from robustly.approx.climb import climb
 from robustly.approx.grid import fine_points
 from robustly.errors import ModelError
 from robustly.model.conjugacy import WHOLE, conditional
-from robustly.model.row import RowModel
+from robustly.model.row import Row, RowModel
 
 MAX_SWEEPS = 500
 # A sweep that moves no mean by more than this share of it is the last; one Newton step then squares what is left.
@@ -43,18 +43,18 @@ TOLERANCE = 1e-11
 class FactorFamily(Protocol):
     """All that mean field needs of an exponential family."""
 
-    def log_normalizer(self, eta: Any) -> Any: ...
+    def log_normalizer(self, eta: Array) -> Array: ...
 
-    def is_proper(self, eta: Any) -> Any: ...
+    def is_proper(self, eta: Array) -> Array: ...
 
 
 class Choice:
     """The law of a discrete latent: one-hot statistics, unnormalised log probabilities as natural parameter."""
 
-    def log_normalizer(self, eta: Any) -> Any:
+    def log_normalizer(self, eta: Array) -> Array:
         return logsumexp(eta)
 
-    def is_proper(self, eta: Any) -> Any:
+    def is_proper(self, eta: Array) -> Array:
         return jnp.all(jnp.isfinite(eta))
 
 
@@ -81,16 +81,16 @@ class Factors:
     def others(self) -> list[int]:
         return [part for part in range(len(self.families)) if part != self.lead]
 
-    def _split(self, state: Any) -> dict[int, Any]:
+    def _split(self, state: Array) -> dict[int, Any]:
         sizes = [self.tensor.shape[part] - 1 for part in self.others]
         ends = np.cumsum([0, *sizes])
         return {part: state[ends[i] : ends[i + 1]] for i, part in enumerate(self.others)}
 
-    def _mean(self, part: int, natural: Any) -> Any:
+    def _mean(self, part: int, natural: Array) -> Array:
         """(1, E T) of a part."""
         return jnp.concatenate([jnp.ones(1), jax.grad(self.families[part].log_normalizer)(natural)])
 
-    def _contract(self, means: dict[int, Any], kept: Sequence[int] = ()) -> Any:
+    def _contract(self, means: dict[int, Any], kept: Sequence[int] = ()) -> Array:
         """C with the statistics of all parts but the `kept` replaced by their means."""
         found = self.tensor
         for part in reversed(range(len(self.families))):
@@ -98,16 +98,16 @@ class Factors:
                 found = jnp.tensordot(found, means[part], axes=(part, 0))
         return found
 
-    def _natural(self, part: int, means: dict[int, Any]) -> Any:
+    def _natural(self, part: int, means: dict[int, Any]) -> Array:
         return self._contract(means, (part,))[1:]
 
-    def laws(self, state: Any) -> dict[int, Any]:
+    def laws(self, state: Array) -> dict[int, Any]:
         """Natural parameters of all parts, that of the leading one at its best."""
         laws = self._split(state)
         means = {part: self._mean(part, law) for part, law in laws.items()}
         return {**laws, self.lead: self._natural(self.lead, means)}
 
-    def means(self, state: Any) -> dict[int, Any]:
+    def means(self, state: Array) -> dict[int, Any]:
         """(1, E T) of all parts."""
         return {part: self._mean(part, law) for part, law in self.laws(state).items()}
 
@@ -124,7 +124,7 @@ class Factors:
     def _joined(self, laws: dict[int, Any]) -> Any:
         return jnp.concatenate([laws[part] for part in self.others])
 
-    def sweep(self, state: Any) -> Any:
+    def sweep(self, state: Array) -> Any:
         """The leading part, then the others, each at its best given the rest."""
         means, laws = self.means(state), {}
         for part in self.others:
@@ -132,11 +132,11 @@ class Factors:
             means[part] = self._mean(part, laws[part])
         return self._joined(laws)
 
-    def energy(self, means: dict[int, Any]) -> Any:
+    def energy(self, means: dict[int, Any]) -> Array:
         """E log p(row, parts), the base measures of the families left out."""
         return self._contract(means)
 
-    def bound(self, state: Any) -> Any:
+    def bound(self, state: Array) -> Array:
         """The lower bound of the evidence, the leading part at its best."""
         laws = self.laws(state)
         means = {part: self._mean(part, law) for part, law in laws.items()}
@@ -145,10 +145,10 @@ class Factors:
         )
         return self.energy(means) - spent
 
-    def is_proper(self, state: Any) -> Any:
+    def is_proper(self, state: Array) -> Array:
         return jnp.all(jnp.stack([self.families[part].is_proper(law) for part, law in self._split(state).items()]))
 
-    def at_rest(self, state: Any) -> Any:
+    def at_rest(self, state: Array) -> Any:
         """The state at rest, searched for from `state` if that is one; no derivative passes through it."""
         still = self._held()
 
@@ -167,7 +167,7 @@ class Factors:
         at = (start, flat(start), jnp.full_like(start[0], jnp.inf), 0)
         return lax.stop_gradient(lax.while_loop(unfinished, advance, at)[0])
 
-    def following(self, state: Any) -> Any:
+    def following(self, state: Array) -> Any:
         """The resting state as a function of what the row depends on: one Newton step with its matrix held fixed."""
         matrix = jnp.eye(len(state)) - jax.jacfwd(self._held().sweep)(state)
         swept = self.sweep(state)
@@ -198,7 +198,7 @@ class MeanField(Approximation):
         # No law has such a parameter, so the first pass begins at the priors.
         return np.full(sum(sizes) - max(sizes) + choices, np.nan)
 
-    def factors(self, model: RowModel, vector: Any, row: Any) -> Factors:
+    def factors(self, model: RowModel, vector: Array, row: Row) -> Factors:
         """Everything about one row that the bound depends on."""
         structure, theta = conditional(model), model.parameters.natural(vector)
         families: tuple[FactorFamily, ...] = tuple(block.family for block in structure.blocks)
@@ -212,10 +212,10 @@ class MeanField(Approximation):
         padded = jnp.pad(each, [(0, 0)] * (each.ndim - 1) + [(1, 0)])
         return Factors((*families, Choice()), padded, begin)
 
-    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+    def find_mode(self, model: RowModel, vector: Array, row: Row, state: Array) -> Array:
         return self.factors(model, vector, row).at_rest(state)
 
-    def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+    def evidence(self, model: RowModel, vector: Array, row: Row, state: Array) -> Array:
         # At rest the bound is flat in the state, so the state's first derivative is all that a second derivative needs.
         factors = self.factors(model, vector, row)
         return factors.bound(factors.following(state))
@@ -223,20 +223,20 @@ class MeanField(Approximation):
     def anchor(self, model: RowModel, centre: Any, row: Any, state: Any) -> Any:
         return state
 
-    def evidence_around(self, model: RowModel, vector: Any, row: Any, anchor: Any) -> Any:
+    def evidence_around(self, model: RowModel, vector: Array, row: Row, anchor: Any) -> Array:
         factors = self.factors(model, vector, row)
         return factors.bound(factors.following(factors.at_rest(anchor)))
 
-    def expected(self, model: RowModel, vector: Any, at: Any, row: Any, state: Any) -> Any:
+    def expected(self, model: RowModel, vector: Array, at: Array, row: Row, state: Array) -> Array:
         means = lax.stop_gradient(self.factors(model, at, row).means(state))
         return self.factors(model, vector, row).energy(means)
 
-    def points(self, model: RowModel, vector: Any, row: Any, state: Any) -> tuple[Any, Any]:
+    def points(self, model: RowModel, vector: Array, row: Row, state: Array) -> tuple[Any, Any]:
         structure, theta = conditional(model), model.parameters.natural(vector)
         laws = self.factors(model, vector, row).laws(state)
         priors = structure.priors(theta, row)
 
-        def log_posterior(u: Any) -> Any:
+        def log_posterior(u: Array) -> Array:
             assert model.prior is not None
             local, volume = model.local(u, theta, row)
             given, values = model.prior(theta, row), local

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
+from jax import Array, lax
 
 from robustly.approx.climb import look
 from robustly.approx.grid import ENDS, level_map, level_step
@@ -26,17 +26,17 @@ from robustly.approx.grid import ENDS, level_map, level_step
 class Moments(NamedTuple):
     """Of one row (and one value of its discrete latent)."""
 
-    evidence: Any
-    coarse: Any
+    evidence: Array
+    coarse: Array
     """The evidence by every other point, twice the weight each."""
-    score: Any
+    score: Array
     """E ∇ℓ, (k,)"""
-    curve: Any
+    curve: Array
     """E ∇²ℓ + Cov ∇ℓ, (k, k)"""
 
 
 # (u, numbers) -> log joint density
-Finish = Callable[[Any, Sequence[Any]], Any]
+Finish = Callable[[Array, Sequence[Array]], Array]
 
 
 def second_order(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, list[Any], Any]:
@@ -53,7 +53,7 @@ def second_order(f: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, lis
 
 
 def level_moments(
-    density: Finish, scalars: Sequence[Any], mode: Any, log_half_widths: Any, count: Any, *, follow: bool
+    density: Finish, scalars: Sequence[Any], mode: Array, log_half_widths: Array, count: Array | int, *, follow: bool
 ) -> Moments:
     """Evidence and moments of ``density(u, scalars)`` on the line, by `count` points around a place near its mode.
 
@@ -74,7 +74,9 @@ def level_moments(
     return _integrate(lambda u, s: density(u + moved(s), s), scalars, mode, top, count, place)
 
 
-def _integrate(density: Finish, scalars: Sequence[Any], mode: Any, top: Any, count: Any, place: Any) -> Moments:
+def _integrate(
+    density: Finish, scalars: Sequence[Any], mode: Array, top: Any, count: Array | int, place: Any
+) -> Moments:
     """Moments by `count` points that `place` puts on the line; `top` is the log density at the mode.
 
     A loop over the points, and every number a variable of its own: under ``vmap`` each step then works on plain vectors

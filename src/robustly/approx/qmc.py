@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from robustly.approx.grid import qmc_points
+from jax import Array
+
+from robustly.approx.grid import Density, qmc_points
 from robustly.approx.points import PointRule
 from robustly.errors import ModelError
 
@@ -27,5 +29,5 @@ class QMC(PointRule):
     def finer(self) -> QMC:
         return QMC(2 * self.count)
 
-    def _rule(self, joint: Any, mode: Any, dim: int, state: Any) -> tuple[Any, Any]:
+    def _rule(self, joint: Density, mode: Array, dim: int, state: Array) -> tuple[Any, Any]:
         return qmc_points(joint, mode, dim, self.count)

@@ -7,19 +7,22 @@ default for locals of up to three dimensions. The evidence is not a bound.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from robustly.approx.climb import climb, look
-from robustly.approx.grid import ENDS, find_half_widths, hermite, level_points, normal_points
+from robustly.approx.grid import ENDS, Density, find_half_widths, hermite, level_points, normal_points
 from robustly.approx.moments import Finish, Moments, level_moments
 from robustly.approx.points import PointRule
 from robustly.errors import ModelError
 from robustly.model import small_cholesky
-from robustly.model.row import RowModel
+from robustly.model.parameters import Theta
+from robustly.model.row import Latent, Row, RowModel
 
 # Ends found this closely leave so little of the way they were searched for that fits agree to the ninth digit.
 NEAR = (0.9, 1.1)
@@ -67,20 +70,20 @@ class Quadrature(PointRule):
         extra = 2 if model.dim == 1 else 0
         return np.concatenate([super().start(model), np.full(self._stacked(model, (extra,)), np.log(6.0))], axis=-1)
 
-    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+    def _find_mode(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> Array:
         joint = lambda u: model.log_joint(u, theta, row, z)
         if model.dim > 1:
             return climb(joint, state[: model.dim], model.dim)
         mode = climb(joint, state[:1], 1, CLOSE)
         return jnp.concatenate([mode, find_half_widths(joint, mode, state[1:], NEAR)])
 
-    def _rule(self, joint: Any, mode: Any, dim: int, state: Any) -> tuple[Any, Any]:
+    def _rule(self, joint: Density, mode: Array, dim: int, state: Array) -> tuple[Any, Any]:
         curve = look(joint, mode)[2]
         if dim == 1:
             return level_points(joint, mode, curve[0, 0], state[1:], self.nodes)
         return normal_points(joint, mode, small_cholesky.cholesky(-curve, dim), dim, hermite(self.nodes, dim))
 
-    def start_at(self, model: RowModel, rows: Any, numbers: Any, count: int) -> np.ndarray:
+    def start_at(self, model: RowModel, rows: Any, numbers: Sequence[Array], count: int) -> np.ndarray:
         if model.guess is None or model.dim != 1:
             return super().start_at(model, rows, numbers, count)
         mode, log_width = model.guess(rows, numbers)
@@ -92,7 +95,14 @@ class Quadrature(PointRule):
         return model.dim == 1 and self.nodes >= MOMENT_NODES
 
     def moments(
-        self, model: RowModel, finish: Finish, numbers: Any, row: Any, z: Any, state: Any, rough: Any
+        self,
+        model: RowModel,
+        finish: Finish,
+        numbers: Sequence[Array],
+        row: Row,
+        z: Latent,
+        state: Array,
+        rough: Array | bool,
     ) -> Moments:
         if not self.has_moments(model):
             return super().moments(model, finish, numbers, row, z, state, rough)

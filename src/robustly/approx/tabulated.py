@@ -11,9 +11,11 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from scipy.interpolate import CubicSpline
 
 from robustly._runtime.compiled import one_thread
+from robustly.rows.store import Data
 
 STEP = 0.04
 USUAL, LARGEST = 1024, 4096
@@ -53,7 +55,7 @@ def binary_spline(curves: Callable[..., Any], shared: tuple[float, ...], furthes
     return BinarySpline(pieces, float(z[0]), float(z[1] - z[0]), turned)
 
 
-def read_binary(numbers: tuple[Any, ...], row: Any, state: Any, table: BinarySpline) -> tuple[Any, Any, Any, Any]:
+def read_binary(numbers: tuple[Any, ...], row: Data, state: Array, table: BinarySpline) -> tuple[Any, Any, Any, Any]:
     """Values, slopes and curvatures of 0/1 rows by interpolation."""
     found = np.asarray(_read(numbers[0], row[0], *table))
     k = len(numbers)

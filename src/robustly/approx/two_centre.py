@@ -8,24 +8,30 @@ centres, and from both to a break between them. On each, Gauss–Legendre points
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import Array, lax
 
 from robustly.approx.base import Enumerating
-from robustly.approx.climb import climb, look
-from robustly.approx.grid import find_half_widths
+from robustly.approx.climb import MAX_STEPS, climb, look
+from robustly.approx.grid import Density, find_half_widths
 from robustly.approx.moments import Finish, Moments, second_order
 from robustly.errors import ModelError
-from robustly.model.row import RowModel
+from robustly.model.parameters import Theta
+from robustly.model.row import Latent, Row, RowModel
 
 FEWEST_NODES = 40
 # How loosely the likelihood's peak is tied to where it is guessed to be, or, unguessed, to the prior's (in its scales).
 LOOSE, VERY_LOOSE = 3.0, 30.0
+# Squared distance, in units of the curvature, from which points around a place do as well as around the peak.
+CLOSE = 1e-2
+# A place so much lower than another (in log units) needs no points of its own, even in a heavy tail.
+WITHOUT_MASS = 20.0
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class TwoCentre(Enumerating):
     def start(self, model: RowModel) -> np.ndarray:
         return np.zeros(2)
 
-    def start_at(self, model: RowModel, rows: Any, numbers: Any, count: int) -> np.ndarray:
+    def start_at(self, model: RowModel, rows: Any, numbers: Sequence[Array], count: int) -> np.ndarray:
         if model.guess is None:
             return super().start_at(model, rows, numbers, count)
         guess = np.broadcast_to(model.guess(rows, None)[0], count)
@@ -65,29 +71,32 @@ class TwoCentre(Enumerating):
     def has_coarse_rule(self, model: RowModel) -> bool:
         return False
 
-    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
-        tied = self._likelihood(model, model.parameters.natural(vector), row, state)
-        return lax.stop_gradient(jnp.stack([climb(tied, state[:1], 1)[0], state[1]]))
+    def find_mode(self, model: RowModel, vector: Array, row: Row, state: Array) -> Array:
+        theta = model.parameters.natural(vector)
+        assert model.peak is not None
+        peak = climb(self._likelihood(model, theta, row, state), state[:1], 1)[0]
+        drawn = drawn_back(lambda u: model.log_joint(u, theta, row), model.peak(theta, row)[0], peak)
+        return lax.stop_gradient(jnp.stack([drawn, state[1]]))
 
-    def _find_mode(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> Any:
+    def _find_mode(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> Array:
         return state
 
-    def _likelihood(self, model: RowModel, theta: Any, row: Any, state: Any) -> Any:
+    def _likelihood(self, model: RowModel, theta: Theta, row: Row, state: Array) -> Density:
         """The likelihood of a local, tied loosely so that it has a peak even where the row says little."""
         assert model.peak is not None
         loc, scale = model.peak(theta, row)
         near, wide = (state[1], LOOSE) if model.guess is not None else (loc, VERY_LOOSE * scale)
         return lambda u: model.log_likelihood(u[0], theta, row) - 0.5 * ((u[0] - near) / wide) ** 2
 
-    def _points_of(self, model: RowModel, theta: Any, row: Any, state: Any) -> tuple[Any, Any]:
+    def _points_of(self, model: RowModel, theta: Theta, row: Row, state: Array) -> tuple[Any, Any]:
         assert model.peak is not None
         loc, scale = model.peak(theta, row)
-        curve = look(self._likelihood(model, theta, row, state), state[:1])[2][0, 0]
-        width = 1.0 / jnp.sqrt(jnp.maximum(-curve, 1e-300))
         joint = lambda u: model.log_joint(u, theta, row)
+        curves = [-look(f, state[:1])[2][0, 0] for f in (joint, self._likelihood(model, theta, row, state))]
+        width = 1.0 / jnp.sqrt(jnp.maximum(jnp.maximum(*curves), 1e-300))
         return lax.stop_gradient(two_centre_points(joint, loc, scale, state[0], width, self.nodes))
 
-    def _evidence(self, model: RowModel, vector: Any, row: Any, z: Any, state: Any) -> Any:
+    def _evidence(self, model: RowModel, vector: Array, row: Row, z: Latent, state: Array) -> Array:
         theta = model.parameters.natural(vector)
         u, log_weight = self._points_of(model, theta, row, state)
         # Points stay where they are, so that derivatives are those of the density at them.
@@ -96,19 +105,26 @@ class TwoCentre(Enumerating):
         shift = jnp.where(jnp.isfinite(log_weight), moved - lax.stop_gradient(held), 0.0)
         return jax.scipy.special.logsumexp(log_weight + shift)
 
-    def _expected(self, model: RowModel, vector: Any, at: Any, row: Any, z: Any, state: Any) -> Any:
+    def _expected(self, model: RowModel, vector: Array, at: Array, row: Row, z: Latent, state: Array) -> Array:
         then, theta = model.parameters.natural(at), model.parameters.natural(vector)
         u, log_weight = self._points_of(model, then, row, state)
         share = jax.nn.softmax(log_weight)
         joint = jax.vmap(lambda point: model.log_joint(point[None], theta, row, z, at=then))(u)
         return jnp.sum(jnp.where(share > 0, share * joint, 0.0))
 
-    def _points(self, model: RowModel, theta: Any, row: Any, z: Any, state: Any) -> tuple[Any, Any]:
+    def _points(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> tuple[Any, Any]:
         u, log_weight = self._points_of(model, theta, row, state)
         return u[:, None], log_weight
 
     def moments(
-        self, model: RowModel, finish: Finish, numbers: Any, row: Any, z: Any, state: Any, rough: Any
+        self,
+        model: RowModel,
+        finish: Finish,
+        numbers: Sequence[Array],
+        row: Row,
+        z: Latent,
+        state: Array,
+        rough: Array | bool,
     ) -> Moments:
         theta = model.parameters.natural(tuple(numbers))
         own, log_weight = self._points_of(model, theta, row, state)
@@ -117,7 +133,7 @@ class TwoCentre(Enumerating):
         total = jnp.sum(mass)
         value, share = top + jnp.log(total), mass / total
 
-        def at(point: Any) -> tuple[Any, Any]:
+        def at(point: Array) -> tuple[Any, Any]:
             _, slope, curve = second_order(lambda *some: finish(point[None], some), tuple(numbers))
             return slope, curve
 
@@ -136,42 +152,80 @@ class TwoCentre(Enumerating):
         return Moments(value, value, jnp.stack(slope), jnp.stack([jnp.stack(line) for line in curve]))
 
 
-def two_centre_points(joint: Any, a: Any, width_a: Any, b: Any, width_b: Any, count: int) -> tuple[Any, Any]:
+def drawn_back(joint: Density, a: Array, b: Array) -> Array:
+    """The likelihood's peak `b`, or, when it holds no mass, where the density peaks between it and the prior's centre `a`.
+
+    A narrow prior draws a row far from both: with 0 events, rate :math:`e^6` and a Laplace prior of scale 1/150 the posterior
+    stands at a rate of 150. Newton steps, and halves of what is left where one of them leads out of it.
+    """
+    side = jnp.sign(b - a)
+
+    def advance(state: Any) -> Any:
+        near, far, at, _, steps = state
+        _, slope, curve = look(joint, at[None])
+        inward = ~(side * slope[0] >= 0.0)
+        near, far = jnp.where(inward, near, at), jnp.where(inward, at, far)
+        ahead = at - slope[0] / curve[0, 0]
+        inside = (curve[0, 0] < 0.0) & (side * (ahead - near) > 0.0) & (side * (far - ahead) > 0.0)
+        ahead = jnp.where(inside, ahead, 0.5 * (near + far))
+        return near, far, ahead, (ahead - at) ** 2 * jnp.abs(curve[0, 0]), steps + 1
+
+    unfinished = lambda state: (state[3] > CLOSE) & (state[4] < MAX_STEPS)
+    found = lax.while_loop(unfinished, advance, (a, b, b, jnp.full_like(b, jnp.inf), 0))[2]
+    return jnp.where(joint(found[None]) > joint(b[None]) + WITHOUT_MASS, found, b)
+
+
+def two_centre_points(
+    joint: Density, a: Array, width_a: Array, b: Array, width_b: Array, count: int
+) -> tuple[Any, Any]:
     """Points and log weights for a density with a kink or a peak at `a` and a peak near `b`, and perhaps long tails."""
-    low, high = jnp.minimum(a, b), jnp.maximum(a, b)
-    width_low, width_high = jnp.where(a <= b, width_a, width_b), jnp.where(a <= b, width_b, width_a)
-    gap = high - low
-    # A wide centre close to a narrow one has to see what is narrow there.
-    width_low, width_high = (
-        jnp.minimum(width_low, jnp.maximum(width_high, gap)),
-        jnp.minimum(width_high, jnp.maximum(width_low, gap)),
-    )
-    break_at = 0.5 * gap
-    out_low = _outer(joint, low, width_low)[0]
-    out_high = _outer(joint, high, width_high)[1]
-    own, weight = zip(
-        _half_line(low, width_low, -1.0, out_low, count),
-        _half_line(low, width_low, 1.0, break_at, count),
-        _half_line(high, width_high, -1.0, gap - break_at, count),
-        _half_line(high, width_high, 1.0, out_high, count),
-    )
-    points = jnp.concatenate(own)
+    low, high = _in_order(jnp, a, width_a, b, width_b)
+    ends = _outer(joint, *low)[0], _outer(joint, *high)[1]
+    points, weight = four_half_lines(jnp, low, high, ends, count)
     heights = jax.vmap(lambda point: joint(point[None]))(points)
-    return points, jnp.where(jnp.isfinite(heights), heights, -jnp.inf) + jnp.concatenate(weight)
+    return points, jnp.where(jnp.isfinite(heights), heights, -jnp.inf) + jnp.log(weight)
 
 
-def _outer(joint: Any, centre: Any, width: Any) -> Any:
+def two_centres(
+    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, left: Any, right: Any, count: int = 32
+) -> tuple[np.ndarray, np.ndarray]:
+    """Points and weights on [a − left, a + right], dense around `a` and around `b`; shapes (rows, 4 · count)."""
+    low, high = _in_order(np, a, width_a, np.clip(b, a - left, a + right), width_b)
+    return four_half_lines(np, low, high, (low[0] - (a - left), (a + right) - high[0]), count)
+
+
+def _in_order(xp: Any, a: Any, width_a: Any, b: Any, width_b: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """The lower and the higher centre with their widths, by NumPy or JAX; a wide one close to a narrow one sees that."""
+    low, high, first = xp.minimum(a, b), xp.maximum(a, b), a <= b
+    wide_low, wide_high = xp.where(first, width_a, width_b), xp.where(first, width_b, width_a)
+    nearest = lambda own, other: xp.minimum(own, xp.maximum(other, high - low))
+    return (low, nearest(wide_low, wide_high)), (high, nearest(wide_high, wide_low))
+
+
+def four_half_lines(
+    xp: Any, low: tuple[Any, Any], high: tuple[Any, Any], ends: tuple[Any, Any], count: int
+) -> tuple[Any, Any]:
+    """Points and weights outwards from two centres, as far as the ends, and from both to a break between them."""
+    nodes, weights = np.polynomial.legendre.leggauss(count)
+    half = 0.5 * (high[0] - low[0])
+    points, all_weights = [], []
+    for (centre, width), side, length in (
+        (low, -1.0, ends[0]),
+        (low, 1.0, half),
+        (high, -1.0, half),
+        (high, 1.0, ends[1]),
+    ):
+        end = xp.arcsinh(xp.maximum(length, 0.0) / width)[..., None]
+        x = 0.5 * end * (nodes + 1.0)
+        points.append(centre[..., None] + side * width[..., None] * xp.sinh(x))
+        all_weights.append(0.5 * end * weights * width[..., None] * xp.cosh(x))
+    return xp.concatenate(points, axis=-1), xp.concatenate(all_weights, axis=-1)
+
+
+def _outer(joint: Density, centre: Array, width: Array) -> Array:
     """How far the density extends from a centre, counted in the coordinate it is integrated in."""
     # As deep again by half as for other densities: what heavy tails lose at their ends is missing in slopes, not in
     # values, and the two have to agree where the spread says next to nothing.
     stretched = lambda own: (joint(own) + 0.5 * jnp.log1p(((own[0] - centre) / width) ** 2)) / 1.5
     start = jnp.log(6.0 * width)
     return jnp.exp(find_half_widths(stretched, centre[None], jnp.stack([start, start])))
-
-
-def _half_line(centre: Any, width: Any, side: float, length: Any, count: int) -> tuple[Any, Any]:
-    nodes, weights = np.polynomial.legendre.leggauss(count)
-    end = jnp.arcsinh(length / width)
-    x = 0.5 * end * (jnp.asarray(nodes) + 1.0)
-    log_weight = jnp.log(0.5 * end * jnp.asarray(weights) * width) + jnp.log(jnp.cosh(x))
-    return centre + side * width * jnp.sinh(x), log_weight

@@ -6,6 +6,7 @@ One module a command. Nothing heavy is imported before a command runs, so that `
 from __future__ import annotations
 
 import sys
+from typing import Annotated
 
 import typer
 
@@ -36,8 +37,20 @@ app.command("demo")(demo_command)
 app.add_typer(topics_app, name="topics")
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        from robustly import __version__
+
+        typer.echo(f"robustly {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
-def robustly() -> None:
+def robustly(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
     """Robust Bayesian modelling."""
 
 

@@ -9,11 +9,12 @@ import typer
 from robustly.cli import options as opt
 from robustly.cli.request import MOST_MOVED, about, counting, read_request, told, with_lines
 from robustly.errors import DataError, RobustlyError
+from robustly.rows.paths import refuse_missing_file
 
 # What a family's classical fit is held against by `compare`: names, and how `rb.glm` is asked for them.
 RIVALS: dict[str, dict[str, dict[str, Any]]] = {
     "normal": {
-        "own precision (t, 4 dof)": {"local": "dispersion"},
+        "own precision (t, 4 dof)": {"local": "dispersion", "dof": 4.0},
         "own precision (t, dof fitted)": {"local": "dispersion", "dof": None},
     },
     "poisson": {
@@ -36,6 +37,9 @@ RIVALS: dict[str, dict[str, dict[str, Any]]] = {
 }
 
 
+OTHERS: dict[str, dict[str, Any]] = {"own predictor": {"local": "predictor"}}
+
+
 @opt.with_exit_codes
 def compare_command(
     data: opt.Data,
@@ -47,21 +51,23 @@ def compare_command(
     exposure: opt.Exposure = None,
     trials: opt.Trials = None,
     alpha: opt.Ridge = 0.0,
+    na: opt.Missing = "raise",
     delimiter: opt.Delimiter = None,
     encoding: opt.Encoding = "utf-8",
     decimal: opt.Decimal = ".",
 ) -> None:
     """Fit the classical model and its robust relatives to DATA, and say which predicts left-out rows best."""
+    refuse_missing_file(data)
     from robustly.cli import terminal
     from robustly.comparison import compare
 
-    columns = opt.row_options(weights, offset, exposure, trials, alpha)
+    columns = opt.row_options(weights, offset, exposure, trials, alpha, na)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal)
     table = asked.table
     fits: dict[str, Any] = {}
     lost: dict[str, str] = {}
     with about(table):
-        for name, model in {"classical": {"local": None}, **RIVALS[family]}.items():
+        for name, model in {"classical": {"local": None}, **RIVALS.get(family, OTHERS)}.items():
             with terminal.working(f"fitting: {name} …"), told():
                 try:
                     fits[name] = asked.fit(**model)

@@ -10,6 +10,7 @@ import typer
 from robustly.cli import options as opt
 from robustly.cli.request import MOST_MOVED, RegressionRequest, about, counting, read_request, with_lines
 from robustly.errors import DataError
+from robustly.rows.paths import refuse_missing_file
 
 if TYPE_CHECKING:
     from robustly.report.findings import Findings
@@ -22,6 +23,7 @@ def fit_command(
     family: opt.FamilyName = "poisson",
     local: opt.LocalOption = opt.LocalName.auto,
     prior: opt.PriorOption = opt.PriorName.normal,
+    group_law: opt.GroupLawOption = opt.GroupLawName.normal,
     report: Annotated[Path | None, typer.Option(help="Write a page about the fit: one HTML file.")] = None,
     save: Annotated[Path | None, typer.Option(help="Keep the fitted model in a file for predict.")] = None,
     as_json: opt.AsJson = False,
@@ -30,8 +32,9 @@ def fit_command(
     exposure: opt.Exposure = None,
     trials: opt.Trials = None,
     alpha: opt.Ridge = 0.0,
+    na: opt.Missing = "raise",
     fdr: opt.Fdr = 0.05,
-    dof: opt.Dof = "4",
+    dof: opt.Dof = "auto",
     max_iter: Annotated[int, typer.Option(min=1, help="Steps at most.")] = 100,
     delimiter: opt.Delimiter = None,
     encoding: opt.Encoding = "utf-8",
@@ -48,13 +51,14 @@ def fit_command(
 ) -> None:
     """Fit a robust regression to DATA and show it beside the classical one, with the rows that made the difference.
 
+    A formula with a bar, such as "visits ~ age + (1 | clinic)", is a mixed model: groups have effects of their own.
     A folder of Parquet files or a pattern such as 'data/*.parquet' is read piece by piece, whatever its size.
     """
     from robustly.cli import terminal
     from robustly.cli.stored import StoredFit
 
     terminal.refuse_unwritable(report, save, reads=(data,))
-    columns = opt.row_options(weights, offset, exposure, trials, alpha)
+    columns = opt.row_options(weights, offset, exposure, trials, alpha, na)
     stored = StoredFit(
         data,
         formula,
@@ -74,7 +78,13 @@ def fit_command(
             raise DataError("--report needs the rows in memory: name a single file, without --workers or --checkpoint.")
         stored.run(save=save, as_json=as_json)
         return
+    refuse_missing_file(data)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal, max_iter)
+    if asked.has_groups:
+        from robustly.cli.groups import fit_groups
+
+        fit_groups(asked, local.value, group_law.value, dof, fdr, report, save, as_json)
+        return
     with about(asked.table), terminal.working("fitting …"):
         found = asked.fit_both(local.value, prior.value, fdr, dof)
         facts = facts_of(found, asked)

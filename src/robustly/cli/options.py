@@ -14,12 +14,18 @@ EXIT = (
     "was found is shown all the same; 2, bad input, with one line on stderr and nothing written."
 )
 
-Data = Annotated[Path, typer.Argument(help="CSV, TSV or Parquet file with a header line.", show_default=False)]
+Data = Annotated[
+    Path, typer.Argument(help="CSV, TSV, Excel, JSON lines or Parquet file; - is standard input.", show_default=False)
+]
 Formula = Annotated[
     str, typer.Argument(help='As "y ~ x + C(group) + bs(age, df=4) + offset(log(years))".', show_default=False)
 ]
 FamilyName = Annotated[
-    str, typer.Option("--family", help="normal, poisson, bernoulli, binomial, gamma, exponential or negative_binomial.")
+    str,
+    typer.Option(
+        "--family",
+        help="normal, poisson, bernoulli, binomial, gamma, exponential, negative_binomial, zero_inflated_poisson, hurdle_poisson, tweedie …",
+    ),
 ]
 Weights = Annotated[str | None, typer.Option(help="Column that says how often each row counts.")]
 Offset = Annotated[str | None, typer.Option(help="Column added to the linear predictor.")]
@@ -32,7 +38,15 @@ Delimiter = Annotated[
 Encoding = Annotated[str, typer.Option(help="Encoding of text files.")]
 Decimal = Annotated[str, typer.Option(help="What stands before decimals, a point or a comma.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Dof = Annotated[str, typer.Option(help="Degrees of freedom of a Student t, held at this number; fit to estimate them.")]
+Dof = Annotated[
+    str,
+    typer.Option(
+        help="Degrees of freedom of a Student t: a number holds them, fit estimates them; auto fits those of errors."
+    ),
+]
+Missing = Annotated[
+    str, typer.Option("--na", help="Rows with missing values: raise refuses them by name, drop leaves them out.")
+]
 Fdr = Annotated[float, typer.Option("--fdr", help="False discovery rate of the rows that do not belong.")]
 
 
@@ -50,6 +64,17 @@ class PriorName(StrEnum):
     student_t = "student_t"
 
 
+class GroupLawName(StrEnum):
+    normal = "normal"
+    student_t = "student_t"
+    laplace = "laplace"
+    gamma = "gamma"
+    precision = "precision"
+
+
+GroupLawOption = Annotated[
+    GroupLawName, typer.Option(help="Law of groups' effects, where the formula has a bar: (1 | group).")
+]
 LocalOption = Annotated[
     LocalName, typer.Option(help="What every row has of its own; auto: dispersion of a normal, else predictor.")
 ]
@@ -63,7 +88,14 @@ def with_exit_codes(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def row_options(
-    weights: str | None, offset: str | None, exposure: str | None, trials: str | None, alpha: float
+    weights: str | None, offset: str | None, exposure: str | None, trials: str | None, alpha: float, na: str
 ) -> dict[str, Any]:
     """What all fits of a command are asked with."""
-    return {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials, "alpha": alpha}
+    return {
+        "weights": weights,
+        "offset": offset,
+        "exposure": exposure,
+        "trials": trials,
+        "alpha": alpha,
+        "na_action": na,
+    }

@@ -9,6 +9,7 @@ import typer
 
 from robustly.cli import options as opt
 from robustly.cli.request import about, counting, read_request, with_lines
+from robustly.rows.paths import refuse_missing_file
 
 
 @opt.with_exit_codes
@@ -19,7 +20,7 @@ def outliers_command(
     local: opt.LocalOption = opt.LocalName.auto,
     prior: opt.PriorOption = opt.PriorName.normal,
     fdr: opt.Fdr = 0.05,
-    dof: opt.Dof = "4",
+    dof: opt.Dof = "auto",
     out: Annotated[Path | None, typer.Option(help="CSV file for the rows, with all their columns.")] = None,
     as_json: opt.AsJson = False,
     weights: opt.Weights = None,
@@ -27,15 +28,17 @@ def outliers_command(
     exposure: opt.Exposure = None,
     trials: opt.Trials = None,
     alpha: opt.Ridge = 0.0,
+    na: opt.Missing = "raise",
     delimiter: opt.Delimiter = None,
     encoding: opt.Encoding = "utf-8",
     decimal: opt.Decimal = ".",
 ) -> None:
     """List the rows of DATA that do not belong, the most surprising first."""
+    refuse_missing_file(data)
     from robustly.cli import terminal
 
     terminal.refuse_unwritable(out, reads=(data,))
-    columns = opt.row_options(weights, offset, exposure, trials, alpha)
+    columns = opt.row_options(weights, offset, exposure, trials, alpha, na)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal)
     table = asked.table
     with about(table), terminal.working("fitting …"):
@@ -49,7 +52,7 @@ def outliers_command(
         )
     else:
         console = terminal.console()
-        shown = ["row", "line", "response", "expected, robust", "tail probability"]
+        shown = ["row", "line", "response", "expected, robust", "outlier probability"]
         if len(rows):
             used = [name for name in rows.columns[:8] if name != "expected, classical"]
             title = counting(

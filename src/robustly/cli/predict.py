@@ -10,6 +10,7 @@ import typer
 from robustly.cli import options as opt
 from robustly.cli.request import about
 from robustly.errors import DataError, PersistError
+from robustly.rows.paths import refuse_missing_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
 def predict_command(
     model: Annotated[Path, typer.Argument(help="File written by robustly fit --save.", show_default=False)],
     new: Annotated[
-        Path, typer.Argument(help="CSV, TSV or Parquet file with the columns of the formula.", show_default=False)
+        Path, typer.Argument(help="File with the columns of the formula; - is standard input.", show_default=False)
     ],
     interval: Annotated[float, typer.Option(help="Probability of the interval from low to high.")] = 0.9,
+    interval_of: Annotated[
+        str, typer.Option(help="response: where a new row lies; mean: how sure its expected value is.")
+    ] = "response",
     out: Annotated[Path | None, typer.Option(help="CSV file to write; standard output by default.")] = None,
     delimiter: opt.Delimiter = None,
     encoding: opt.Encoding = "utf-8",
@@ -32,12 +36,16 @@ def predict_command(
 
     Exit codes: 0, or 2 for bad input, with one line on stderr and nothing written.
     """
+    refuse_missing_file(model)
+    refuse_missing_file(new)
     from robustly.cli import terminal
     from robustly.result import persist
     from robustly.rows.files import read_table, refuse_wrong_delimiter
 
     if not 0 < interval < 1:
         raise DataError(f"--interval is a probability between 0 and 1; got {interval}.")
+    if interval_of not in ("response", "mean"):
+        raise DataError(f"--interval-of takes response or mean; got {interval_of!r}.")
     terminal.refuse_unwritable(out, reads=(model, new))
     kept = persist.load(model)
     fitted = getattr(kept, "result_", kept)
@@ -59,12 +67,14 @@ def predict_command(
                 )
                 raise DataError(f"{lacks}. Use a model of robustly fit --save.")
             predictive, classes = kept.predict_dist(table.frame[wanted]), getattr(kept, "classes_", ())
-        terminal.write_csv(predictions_frame(predictive, interval, tuple(classes)), out)
+        terminal.write_csv(predictions_frame(predictive, interval, tuple(classes), interval_of), out)
     if out is not None:
         typer.echo(f"wrote {len(predictive)} predictions to {out}", err=True)
 
 
-def predictions_frame(predictive: GLMPredictive, interval: float, classes: tuple[Any, ...]) -> pd.DataFrame:
+def predictions_frame(
+    predictive: GLMPredictive, interval: float, classes: tuple[Any, ...], interval_of: str = "response"
+) -> pd.DataFrame:
     """The predictions of a table: of yes-or-no rows the probability, of others mean, spread and interval."""
     import numpy as np
     import pandas as pd
@@ -73,6 +83,9 @@ def predictions_frame(predictive: GLMPredictive, interval: float, classes: tuple
     if predictive.family.yes_or_no or classes:
         frame["probability"], frame["typical"] = predictive.mean, predictive.typical
         names = classes or (0, 1)
-        return frame.assign(**{"class": np.where(predictive.mean > 0.5, names[1], names[0])})
-    low, high = predictive.interval(interval)
+        frame = frame.assign(**{"class": np.where(predictive.mean > 0.5, names[1], names[0])})
+        if interval_of == "mean":
+            frame["low"], frame["high"] = predictive.mean_interval(interval)
+        return frame
+    low, high = predictive.mean_interval(interval) if interval_of == "mean" else predictive.interval(interval)
     return frame.assign(mean=predictive.mean, typical=predictive.typical, sd=predictive.sd, low=low, high=high)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from robustly.errors import DataError, PersistError, RobustlyError
+from robustly.rows.paths import refuse_missing_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +39,13 @@ class RegressionRequest:
     _rows: dict[str, FormulaRows] = field(default_factory=dict)
     _classical: dict[str, GLMFit] = field(default_factory=dict)
 
+    @property
+    def has_groups(self) -> bool:
+        """Whether the formula has bars."""
+        from robustly.glm.formula_bars import take_bars
+
+        return bool(take_bars(self.formula)[1])
+
     def fit(self, local: str | None, family: str | None = None, **options: Any) -> GLMFit:
         """One fit; what several of them share is made by the first."""
         from robustly.glm.fit import fit_glm
@@ -53,9 +61,9 @@ class RegressionRequest:
             rows.design,
             rows.family,
             local=local,
-            formula=rows.columns,
             classical=known,
             max_iter=self.max_iter,
+            **rows.told,
             **options,
         )
         if local is None:
@@ -74,7 +82,8 @@ class RegressionRequest:
             classical = self.fit(None)
             robust = classical if own is None else self.fit(own, prior=prior, dof=degrees)
         frame = self.table.frame
-        return Findings(robust, classical, fdr, frame[[name for name in frame.columns if str(name) in self.reads]])
+        first = [name for name in frame.columns if str(name) in self.reads]
+        return Findings(robust, classical, fdr, frame[[*first, *(name for name in frame.columns if name not in first)]])
 
 
 def read_request(
@@ -88,6 +97,7 @@ def read_request(
     max_iter: int = 100,
 ) -> RegressionRequest:
     """The table and the formula, if the one can be what the other speaks of."""
+    refuse_missing_file(path)
     from robustly.glm.families import as_family
     from robustly.glm.formula import variables_of
     from robustly.glm.formula_frames import refuse_texts
@@ -104,12 +114,12 @@ def read_request(
     return RegressionRequest(table, formula, family, columns, asked.reads, max_iter)
 
 
-def degrees_of(dof: str) -> float | None:
+def degrees_of(dof: str) -> float | str | None:
     """Degrees of freedom as they were typed; None to fit them."""
     try:
-        return None if dof == "fit" else float(dof)
+        return None if dof == "fit" else dof if dof == "auto" else float(dof)
     except ValueError:
-        raise DataError(f'--dof is a number above 0, or "fit" to estimate it; got {dof!r}.') from None
+        raise DataError(f'--dof is a number above 0, or "fit" to estimate it, or "auto"; got {dof!r}.') from None
 
 
 @contextlib.contextmanager

@@ -9,7 +9,6 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 
 from robustly.errors import ConvergenceWarning, DataError, ModelError, PersistError, did_you_mean, names
@@ -40,6 +39,8 @@ def series_command(
     seed: Annotated[int, typer.Option(help="Seed of all draws.")] = 0,
 ) -> None:
     """Fit a structural time-series model whose steps may be outliers or breaks, and say which are."""
+    import numpy as np
+
     if importlib.util.find_spec("statsmodels") is None:
         raise ModelError('series needs statsmodels. Install it with: pip install "robustly[series]".')
     from robustly.series.model import LocalizedSeries
@@ -51,7 +52,7 @@ def series_command(
         warnings.simplefilter("always", ConvergenceWarning)
         model = build(read, level.value, seasonal, log)
         fit = LocalizedSeries(model, [one.strip() for one in localize.split(",") if one.strip()]).fit(seed=seed)
-    fit.steps = np.array(
+    fit.model.steps = np.array(
         [f"{one:g}" if isinstance(one, float) else str(one).removesuffix(" 00:00:00") for one in read.index]
     )
     typer.echo(str(fit.summary()))
@@ -95,6 +96,7 @@ def _check_folder(path: Path | None) -> None:
 
 def read_series(path: Path, value: str, time: str | None) -> Any:
     """One column of a file as a pandas series over its times."""
+    import numpy as np
     import pandas as pd
 
     from robustly.rows.files import read_table
@@ -137,6 +139,7 @@ def read_series(path: Path, value: str, time: str | None) -> Any:
 
 def build(read: Any, level: str, seasonal: int | None, log: bool) -> Any:
     """statsmodels' structural model of the series."""
+    import numpy as np
     from statsmodels.tsa.statespace.structural import UnobservedComponents
 
     values = read.to_numpy(float)

@@ -100,12 +100,12 @@ class StoredFit:
         from robustly.glm.formula import read_formula
 
         read = read_formula(self.formula, rows, self.family, **self.columns)
-        common = {"formula": read.columns, "max_iter": self.max_iter}
+        common: dict[str, Any] = {"formula": read.columns, "max_iter": self.max_iter}
         kept = lambda name: None if self.checkpoint is None else self.checkpoint / name
         classical = fit_glm(read.design, read.family, local=None, checkpoint=kept("classical"), **common)
         if self.local == "none":
             return classical, classical
-        options = {"prior": self.prior, "dof": degrees_of(self.dof), "checkpoint": kept("robust")}
+        options: dict[str, Any] = {"prior": self.prior, "dof": degrees_of(self.dof), "checkpoint": kept("robust")}
         return classical, fit_glm(read.design, read.family, local=self.local, **options, **common)
 
     def _facts(self, classical: Fit, robust: Fit, outliers: Any) -> dict[str, Any]:

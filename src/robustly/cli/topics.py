@@ -36,7 +36,7 @@ def _told(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **options)
         except RobustlyError as error:
-            _say(f"robustly: {error}", err=True)
+            _say_plainly(f"robustly: {error}", err=True)
             raise typer.Exit(2) from None
 
     return run
@@ -92,10 +92,10 @@ def _texts(paths: list[Path], column: str | None, label: str | None, encoding: s
 def _say_empty(found: Any) -> None:
     if found.empty:
         shown = ", ".join(found.empty[:5]) + (", …" if len(found.empty) > 5 else "")
-        _say(f"{len(found.empty)} of {len(found.texts)} documents have no words: {shown}", err=True)
+        _say_plainly(f"{len(found.empty)} of {len(found.texts)} documents have no words: {shown}", err=True)
 
 
-def _say(line: str, err: bool = False) -> None:
+def _say_plainly(line: str, err: bool = False) -> None:
     """One line in which nothing can command a terminal."""
     from robustly.topics.summary import plain_text
 
@@ -147,7 +147,7 @@ def fit(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PersistError(f"cannot make the folder {out}: {error.strerror}. Choose another --out.") from error
-    size = topics if topics == "auto" else _number(topics)
+    size = topics if topics == "auto" else _topics_number(topics)
     model = (RobustLDA if kind is Kind.robust else LDA)(
         size, inference=inference.value, max_iter=max_iter, tol=tol, draws=draws, random_state=seed, n_jobs=threads,
         checkpoint=None if checkpoint is None else str(checkpoint), verbose=1 if verbose else None,
@@ -158,18 +158,18 @@ def fit(
         model.fit(documents)
     path = model.save(out / MODEL)
     for warning in caught:
-        _say(f"{warning.category.__name__}: {warning.message}", err=True)
+        _say_plainly(f"{warning.category.__name__}: {warning.message}", err=True)
     many = len(model.alpha_)
-    _say(f"{documents}: {many} topics in {model.n_iter_} passes, evidence {model.evidence_:.4f} per word")
-    _say(f"coherence {model.coherence_.mean():.3f}, diversity {model.diversity_:.2f}")
-    _say(f"wrote {path}")
+    _say_plainly(f"{documents}: {many} topics in {model.n_iter_} passes, evidence {model.evidence_:.4f} per word")
+    _say_plainly(f"coherence {model.coherence_.mean():.3f}, diversity {model.diversity_:.2f}")
+    _say_plainly(f"wrote {path}")
     if documents.vocabulary is not None:
         written = _draw(model, out) if plots else []
         for name in [*written, _write_page(model, documents, out / "page.html")] if page else written:
-            _say(f"wrote {name}")
+            _say_plainly(f"wrote {name}")
 
 
-def _number(text: str) -> int:
+def _topics_number(text: str) -> int:
     try:
         return int(text)
     except ValueError:
@@ -192,15 +192,15 @@ def _draw(model: Any, out: Path) -> list[Path]:
         # Letters that the plots' font does not have are drawn as boxes; the page shows them.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         plot_topics(model).savefig(written[0], dpi=120)
-        if model._bursty:
+        if model.bursty:
             written.append(out / "burstiness.png")
             plot_burstiness(model).savefig(written[1], dpi=120)
     return written
 
 
-@app.command()
+@app.command("page")
 @_told
-def page(
+def page_command(
     folder: Folder,
     sources: Sources,
     out: Annotated[Path | None, typer.Option("--out", help="The page; page.html in the folder by default.")] = None,
@@ -214,7 +214,7 @@ def page(
 ) -> None:
     """Write one HTML page of a fitted model: its topics, and examples among the documents given."""
     from robustly.topics import Corpus
-    from robustly.topics.corpus import read_vocabulary
+    from robustly.topics.corpus_files import read_vocabulary
     from robustly.topics.page import write_page
 
     model = _load(folder)
@@ -229,7 +229,7 @@ def page(
         stops = "english" if stop_words else None
         documents = Corpus.from_texts(found.texts, found.names, vocabulary=model.vocabulary_, stop_words=stops)
     target = out or (folder if folder.is_dir() else folder.parent) / "page.html"
-    _say(f"wrote {write_page(model, documents, target, title=title, vocabulary=words)}")
+    _say_plainly(f"wrote {write_page(model, documents, target, title=title, vocabulary=words)}")
 
 
 @app.command()
@@ -243,7 +243,7 @@ def show(
     from rich.table import Table
     from rich.text import Text
 
-    from robustly.topics.corpus import read_vocabulary
+    from robustly.topics.corpus_files import read_vocabulary
     from robustly.topics.summary import plain_text
 
     model = _load(folder)
@@ -255,16 +255,16 @@ def show(
     table = Table(box=None, pad_edge=False)
     table.add_column("topic", justify="right")
     table.add_column("share", justify="right")
-    if model._bursty:
+    if model.bursty:
         table.add_column("Σ η", justify="right")
     table.add_column("words")
     for k in sorted(range(len(best)), key=lambda k: -shares[k]):
-        bend = [f"{model.burstiness_[k]:.4g}"] if model._bursty else []
+        bend = [f"{model.burstiness_[k]:.4g}"] if model.bursty else []
         # As plain text: a word is never markup, and never a command to the terminal.
         table.add_row(str(k), f"{shares[k]:.1%}", *bend, Text(" ".join(plain_text(word) for word in best[k])))
     Console().print(table)
     if hasattr(model, "coherence_"):
-        _say(f"coherence {model.coherence_.mean():.3f}, diversity {model.diversity_:.2f}")
+        _say_plainly(f"coherence {model.coherence_.mean():.3f}, diversity {model.diversity_:.2f}")
 
 
 @app.command()
@@ -281,4 +281,4 @@ def score(
     documents = Corpus.read(corpus, n_words=model.n_features_in_)
     found = complete_documents(model, documents, seed)
     skipped = f" ({found.skipped} documents too short to cut were skipped)" if found.skipped else ""
-    _say(f"{found.per_word:.6f} per word over {found.words:.0f} held-out words{skipped}")
+    _say_plainly(f"{found.per_word:.6f} per word over {found.words:.0f} held-out words{skipped}")

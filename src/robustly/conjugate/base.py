@@ -13,17 +13,31 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import jax
 import numpy as np
+from jax import Array
+from numpy.typing import ArrayLike
 
 from robustly.conjugate.reading import read_numbers
 from robustly.errors import ModelError
+from robustly.model.parameters import Theta
 from robustly.rows.distinct import Table
 
 Columns = Mapping[str, Any]
-Theta = Mapping[str, Any]
+
+
+class SciPyLaw(Protocol):
+    """A distribution as SciPy has it when its arguments are given, or anything that answers as much: arrays by row."""
+
+    def mean(self) -> Any: ...
+
+    def std(self) -> Any: ...
+
+    def ppf(self, level: Any, /) -> Any: ...
+
+    def rvs(self, size: Any, random_state: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -36,11 +50,11 @@ class ClassicalModel:
     """What the prior's arguments tend to."""
     score: float
     """Slope of the log likelihood in the variance of the locals, at none; not above 0 means no heterogeneity."""
-    log_prob: Callable[[Theta, Columns], Any]
+    log_prob: Callable[[Theta, Columns], Array]
     """Log density of one row."""
-    law: Callable[[Theta, Columns], Any]
+    law: Callable[[Theta, Columns], SciPyLaw]
     """The distribution of many rows, as scipy has it."""
-    common: Callable[[Theta, Columns], Any]
+    common: Callable[[Theta, Columns], np.ndarray]
     """The value all rows share; with covariates, the value at theirs."""
     derived: dict[str, Any] = field(default_factory=dict)
     why: str = ""
@@ -60,6 +74,8 @@ class PairDefinition(ABC):
     """Coordinates that belong to the likelihood and not to the prior."""
     support: ClassVar[str] = "real"
     """Where observations lie: ``count``, ``real``, ``positive`` or ``vector``."""
+    measured: ClassVar[bool] = False
+    """Whether rows are measurements about a common ``loc`` with a ``scale``, heavy-tailed by ``dof``."""
     spread_power: ClassVar[float] = -0.5
     """The locals' relative spread is the first coordinate to this power."""
 
@@ -74,7 +90,7 @@ class PairDefinition(ABC):
         """The prior's natural parameter η."""
 
     @abstractmethod
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         """A(η)."""
 
     @abstractmethod
@@ -82,12 +98,12 @@ class PairDefinition(ABC):
         """What a row adds to η."""
 
     @abstractmethod
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         """log h of a row."""
 
     # ------------------------------------------------------------------ what follows, and may be said better
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         """Log density of one row with its local integrated out; override it where the difference of A cancels."""
         eta = self.natural(theta, row)
         return (
@@ -112,19 +128,19 @@ class PairDefinition(ABC):
         """Other names for what was fitted, such as a Student-t's degrees of freedom."""
         return {}
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw | None:
         """The distribution of the local at η, as a scipy distribution; None if the pair does not say."""
         return None
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw | None:
         """The distribution of an observation given its local, as a scipy distribution; for :func:`check_pair`."""
         return None
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw | None:
         """The distribution of a new observation, as a scipy distribution; None for a numerical one."""
         return None
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray | None:
         """What a row alone says of its local; None if the pair does not say."""
         return None
 
@@ -150,7 +166,7 @@ class PairDefinition(ABC):
         """A word of caution on the estimates found, or None; a pair may raise a FitError here."""
         return None
 
-    def read(self, x: Any, *more: Any) -> dict[str, np.ndarray]:
+    def read(self, x: ArrayLike, *more: Any) -> dict[str, np.ndarray]:
         """Columns from what the user passes, checked; without an observation (None) only what predictions need."""
         return {} if x is None else {"x": read_numbers("x", x)}
 

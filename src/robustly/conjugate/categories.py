@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import gammaln, xlogy
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import sparse, stats
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import ClassicalModel, Columns, Theta
+from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta
 from robustly.conjugate.fitting import ConjugatePair, fit_pair
 from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.normal import INF
@@ -24,6 +26,7 @@ from robustly.conjugate.result import boundary_fit, interior_fit
 from robustly.conjugate.shares import DirichletLaw, PolyaLaw, PureRows
 from robustly.errors import DataError, ModelError, SupportError
 from robustly.fit.outcome import warn_unless_converged
+from robustly.result.fit import Fit
 from robustly.rows.arrays import read_weights
 from robustly.rows.distinct import Table
 
@@ -53,12 +56,12 @@ class DirichletMultinomial(ConjugatePair):
 
     def fit(  # type: ignore[override]
         self,
-        counts: Any,
+        counts: ArrayLike,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the concentrations.
 
         Args:
@@ -70,7 +73,7 @@ class DirichletMultinomial(ConjugatePair):
         return self._search(column, method, weights, hyperprior)
 
     @in_double_precision
-    def _search(self, column: Any, method: str, weights: Any, hyperprior: Any) -> Any:
+    def _search(self, column: Any, method: str, weights: ArrayLike | None, hyperprior: Any) -> Fit:
         weight = read_weights(weights, len(column))
         table = Table({"counts": column}, weight, None, weight)
         if method != "direct" or hyperprior:
@@ -91,7 +94,7 @@ class DirichletMultinomial(ConjugatePair):
         warn_unless_converged(fit.outcome)
         return fit
 
-    def read(self, counts: Any, trials: Any = None) -> dict[str, Any]:
+    def read(self, counts: ArrayLike, trials: ArrayLike | None = None) -> dict[str, Any]:
         if counts is None:
             given = [1] if trials is None else np.atleast_1d(trials)
             return {"trials": read_counts("trials", given, what="trials")}
@@ -130,16 +133,16 @@ class DirichletMultinomial(ConjugatePair):
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return (theta["concentration"],)
 
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return jnp.sum(gammaln(eta[0])) - gammaln(jnp.sum(eta[0]))
 
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return (row["counts"],)
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return gammaln(jnp.sum(row["counts"]) + 1.0) - jnp.sum(gammaln(row["counts"] + 1.0))
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         alpha, x = theta["concentration"], row["counts"]
         return jnp.sum(log_rising(alpha, x)) - log_rising(jnp.sum(alpha), jnp.sum(x)) + self.log_base(theta, row)
 
@@ -147,16 +150,16 @@ class DirichletMultinomial(ConjugatePair):
         total = jnp.sum(theta["concentration"])
         return {"total": total, "mean": theta["concentration"] / total}
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
         return DirichletLaw(eta[0])
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.multinomial(np.sum(columns["counts"], axis=-1), local)
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         return PolyaLaw(columns["trials"], np.asarray(theta["concentration"]))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         total = columns["counts"].sum(axis=1, keepdims=True)
         return columns["counts"] / np.maximum(total, 1.0)
 

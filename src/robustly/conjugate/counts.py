@@ -8,18 +8,20 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import gammaln, xlog1py, xlogy
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
+from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta, positive_or_none
+from robustly.conjugate.chances import INF, BetaPair
 from robustly.conjugate.fitting import ConjugatePair
-from robustly.conjugate.gammas import beta_evidence, gamma_evidence, log_rising
+from robustly.conjugate.gammas import gamma_evidence, log_rising
 from robustly.conjugate.reading import read_counts, read_covariates, read_positive, refuse_collinear
 from robustly.errors import DataError, ModelError
+from robustly.result.fit import Fit
 from robustly.rows.distinct import Table
-
-INF = float("inf")
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,14 @@ class GammaPoisson(ConjugatePair):
 
     def fit(  # type: ignore[override]
         self,
-        counts: Any,
-        exposure: Any = None,
+        counts: ArrayLike,
+        exposure: ArrayLike | None = None,
         *,
-        design: Any = None,
+        design: ArrayLike | None = None,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the rates.
 
         Args:
@@ -78,7 +80,9 @@ class GammaPoisson(ConjugatePair):
             refuse_collinear(columns["design"])
         return self._fit(columns, method, weights, hyperprior)
 
-    def read(self, counts: Any, exposure: Any = None, design: Any = None) -> dict[str, np.ndarray]:
+    def read(
+        self, counts: ArrayLike, exposure: ArrayLike | None = None, design: ArrayLike | None = None
+    ) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
         rows = None
         if counts is not None:
@@ -108,22 +112,22 @@ class GammaPoisson(ConjugatePair):
         return {"concentration": (constraints.positive, ()), "mean": (constraints.positive, ())}
 
     @staticmethod
-    def _centre(theta: Theta, row: Columns) -> Any:
+    def _centre(theta: Theta, row: Columns) -> Array:
         return jnp.exp(jnp.dot(row["design"], theta["coef"])) if "coef" in theta else theta["mean"]
 
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return theta["concentration"], theta["concentration"] / self._centre(theta, row)
 
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) - eta[0] * jnp.log(eta[1])
 
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return row["counts"], row["exposure"]
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return xlogy(row["counts"], row["exposure"]) - gammaln(row["counts"] + 1.0)
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         a, b = self.natural(theta, row)
         return gamma_evidence(a, b, row["counts"], row["exposure"]) + self.log_base(theta, row)
 
@@ -135,18 +139,18 @@ class GammaPoisson(ConjugatePair):
     def derived(self, theta: Theta) -> dict[str, Any]:
         return {} if "coef" in theta else {"mean": theta["mean"]}
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
         return stats.gamma(eta[0], scale=1.0 / eta[1])
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.poisson(columns["exposure"] * local)
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         mean = columns["exposure"] * _numpy_centre(theta, columns)
         a = theta["concentration"]
         return stats.nbinom(np.broadcast_to(a, np.shape(mean)), a / (a + mean))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return columns["counts"] / columns["exposure"]
 
     def start(self, table: Table) -> dict[str, Any]:
@@ -191,25 +195,25 @@ class GammaPoisson(ConjugatePair):
         )
 
 
-def _numpy_centre(theta: Theta, columns: Columns) -> Any:
+def _numpy_centre(theta: Theta, columns: Columns) -> np.ndarray:
     if "coef" in theta:
         return np.exp(np.asarray(columns["design"]) @ np.asarray(theta["coef"]))
     return np.broadcast_to(theta["mean"], np.shape(columns["exposure"]))
 
 
-def _poisson_rate(values: Theta, columns: Columns) -> Any:
+def _poisson_rate(values: Theta, columns: Columns) -> np.ndarray:
     if "coef" in values:
         return np.exp(np.asarray(columns["design"]) @ np.asarray(values["coef"]))
     return np.broadcast_to(np.asarray(values["rate"]), np.shape(columns["exposure"]))
 
 
-def _log_poisson(values: Theta, row: Columns) -> Any:
+def _log_poisson(values: Theta, row: Columns) -> Array:
     rate = jnp.exp(jnp.dot(row["design"], values["coef"])) if "coef" in values else values["rate"]
     mu = row["exposure"] * rate
     return xlogy(row["counts"], mu) - mu - gammaln(row["counts"] + 1.0)
 
 
-def _poisson_law(values: Theta, columns: Columns) -> Any:
+def _poisson_law(values: Theta, columns: Columns) -> SciPyLaw:
     return stats.poisson(columns["exposure"] * _poisson_rate(values, columns))
 
 
@@ -239,7 +243,7 @@ def poisson_regression(design: np.ndarray, x: np.ndarray, exposure: np.ndarray, 
 
 
 @dataclass(frozen=True)
-class BetaNegativeBinomial(ConjugatePair):
+class BetaNegativeBinomial(BetaPair):
     r"""Failures before `size` successes, each row with a chance of its own: :math:`p_i \sim \mathrm{Beta}(c_1, c_0)`.
 
     :math:`x_i \sim \mathrm{NegativeBinomial}(r_i, p_i)` counts failures; integrated, a beta-negative-binomial with a
@@ -249,25 +253,15 @@ class BetaNegativeBinomial(ConjugatePair):
         concentration, mean: fix :math:`c_1 + c_0` or the prior mean of the chance; None fits them.
     """
 
-    concentration: float | None = None
-    mean: float | None = None
-
-    local: ClassVar[str] = "chance"
-    support: ClassVar[str] = "count"
-    _known: ClassVar[tuple[str, ...]] = ("concentration", "mean")
-
-    def __post_init__(self) -> None:
-        check_beta_options(type(self).__name__, self.concentration, self.mean)
-
     def fit(  # type: ignore[override]
         self,
-        failures: Any,
+        failures: ArrayLike,
         size: Any = 1,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the chances.
 
         Args:
@@ -277,7 +271,7 @@ class BetaNegativeBinomial(ConjugatePair):
         """
         return self._fit(self.read(failures, size), method, weights, hyperprior)
 
-    def read(self, failures: Any, size: Any = 1) -> dict[str, np.ndarray]:
+    def read(self, failures: ArrayLike, size: Any = 1) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
         rows = None
         if failures is not None:
@@ -289,43 +283,20 @@ class BetaNegativeBinomial(ConjugatePair):
             columns["size"] = columns["size"].astype(np.int64)
         return columns
 
-    def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
-        return {"concentration": (constraints.positive, ()), "mean": (constraints.unit_interval, ())}
-
-    def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
-        return theta["concentration"] * theta["mean"], theta["concentration"] * (1.0 - theta["mean"])
-
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
-        return gammaln(eta[0]) + gammaln(eta[1]) - gammaln(eta[0] + eta[1])
-
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return row["size"], row["failures"]
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return log_rising(row["size"], row["failures"]) - gammaln(row["failures"] + 1.0)
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
-        first, second = self.natural(theta, row)
-        return beta_evidence(first, second, row["size"], row["failures"]) + self.log_base(theta, row)
-
-    def arguments(self, theta: Theta) -> dict[str, Any]:
-        first, second = self.natural(theta, {})
-        return {"concentration1": first, "concentration0": second}
-
-    def derived(self, theta: Theta) -> dict[str, Any]:
-        return {"concentration": theta["concentration"], "mean": theta["mean"]}
-
-    def law(self, eta: tuple[Any, ...]) -> Any:
-        return stats.beta(*eta)
-
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.nbinom(columns["size"], local)
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         first, second = self.natural(theta, {})
         return stats.betanbinom(columns["size"], float(first), float(second))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return columns["size"] / (columns["size"] + columns["failures"])
 
     def start(self, table: Table) -> dict[str, Any]:
@@ -341,25 +312,16 @@ class BetaNegativeBinomial(ConjugatePair):
     def classical(self, table: Table) -> ClassicalModel | None:
         r, x, w = table.columns["size"], table.columns["failures"], table.weight
         p = float(w @ r) / float(w @ (r + x)) if self.mean is None else self.mean
-        why, score = "", 0.0
-        edge: tuple[str, ...] = ()
-        if p == 1.0:
-            why, edge = (
-                "no row has a failure: no heterogeneity can be seen, and a chance of 1 is returned.",
-                ("chance",),
-            )
+        why, score, q = "", 0.0, 1.0 - p
+        if q == 0.0:
+            why = "no row has a failure: no heterogeneity can be seen, and a chance of 1 is returned."
         else:
-            q = 1.0 - p
             score = float(w @ ((r / p - x / q) ** 2 - r / p**2 - x / q**2)) / float(w @ (r / p**2 + x / q**2))
-        return ClassicalModel(
-            {"chance": p}, {"concentration1": INF, "concentration0": INF}, score, _log_negative_binomial,
-            lambda values, columns: stats.nbinom(columns["size"], float(values["chance"])),
-            lambda values, columns: np.broadcast_to(np.asarray(values["chance"]), np.shape(columns["size"])),
-            {"concentration": INF, "mean": p}, why, edge, () if self.mean is None else ("chance",),
-        )  # fmt: skip
+        law = lambda values, columns: stats.nbinom(columns["size"], float(values["chance"]))
+        return self.with_one_chance(p, score, _log_negative_binomial, law, why, at_edge=q == 0.0)
 
 
-def _log_negative_binomial(values: Theta, row: Columns) -> Any:
+def _log_negative_binomial(values: Theta, row: Columns) -> Array:
     p, r, x = values["chance"], row["size"], row["failures"]
     return log_rising(r, x) - gammaln(x + 1.0) + xlogy(r, p) + xlog1py(x, -p)
 
@@ -373,20 +335,14 @@ class BetaGeometric(BetaNegativeBinomial):
 
     def fit(  # type: ignore[override]
         self,
-        failures: Any,
+        failures: ArrayLike,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the chances to whole numbers from 0; options as in :meth:`GammaPoisson.fit`."""
         return self._fit(self.read(failures), method, weights, hyperprior)
 
-    def read(self, failures: Any) -> dict[str, np.ndarray]:  # type: ignore[override]
+    def read(self, failures: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         return super().read(failures, 1)
-
-
-def check_beta_options(owner: str, concentration: float | None, mean: float | None) -> None:
-    positive_or_none(owner, concentration=concentration)
-    if mean is not None and not 0 < mean < 1:
-        raise ModelError(f"{owner}(mean={mean}): a prior mean of chances lies between 0 and 1.")

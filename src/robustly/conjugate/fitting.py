@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import PairDefinition
@@ -37,19 +38,23 @@ class ConjugatePair(PairDefinition):
 
     def fit(
         self,
-        x: Any,
+        x: ArrayLike,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior to rows `x`; see :func:`fit_pair` for what the options mean."""
         return self._fit(self.read(x), method, weights, hyperprior)
 
     @in_double_precision
     def _fit(
-        self, columns: dict[str, np.ndarray], method: str, weights: Any, hyperprior: Mapping[str, Any] | None
-    ) -> Any:
+        self,
+        columns: dict[str, np.ndarray],
+        method: str,
+        weights: ArrayLike | None,
+        hyperprior: Mapping[str, Any] | None,
+    ) -> Fit:
         return fit_pair(self, make_table(columns, in_memory_if_stored(weights)), method, hyperprior)
 
 

@@ -10,10 +10,11 @@ programs that take two to three times as long to compile. Tests hold them agains
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+from jax import Array
 
 SHIFT = 8
 # Coefficients of 1/z, 1/z³, 1/z⁵ … in log Γ(z) − (z − ½) log z + z − ½ log 2π.
@@ -22,7 +23,7 @@ ONCE = tuple(-(2 * i + 1) * c for i, c in enumerate(SERIES))
 TWICE = tuple(-(2 * i + 2) * c for i, c in enumerate(ONCE))
 
 
-def log_rising_plain(a: Any, k: Any) -> Any:
+def log_rising_plain(a: Array, k: Array) -> Array:
     r""":math:`\log\Gamma(a+k) - \log\Gamma(a)` for `a > 0`, `k ≥ 0`, differentiable in both."""
     low = a + SHIFT
     high = low + k
@@ -34,13 +35,13 @@ def log_rising_plain(a: Any, k: Any) -> Any:
 
 
 @jax.custom_jvp
-def log_rising(a: Any, k: Any) -> Any:
+def log_rising(a: Array, k: Array) -> Array:
     r""":math:`\log\Gamma(a+k) - \log\Gamma(a)` for `a > 0` and data `k ≥ 0`, which are not differentiated."""
     return log_rising_plain(a, k)
 
 
 @jax.custom_jvp
-def digamma_rising(a: Any, k: Any) -> Any:
+def digamma_rising(a: Array, k: Array) -> Array:
     """ψ(a+k) − ψ(a)."""
     low = a + SHIFT
     high = low + k
@@ -50,7 +51,7 @@ def digamma_rising(a: Any, k: Any) -> Any:
     return found
 
 
-def trigamma_rising(a: Any, k: Any) -> Any:
+def trigamma_rising(a: Array, k: Array) -> Array:
     """ψ'(a+k) − ψ'(a)."""
     low = a + SHIFT
     high = low + k
@@ -66,7 +67,7 @@ log_rising.defjvps(lambda da, value, a, k: digamma_rising(a, k) * da, None)
 digamma_rising.defjvps(lambda da, value, a, k: trigamma_rising(a, k) * da, None)
 
 
-def _series(coefficients: tuple[float, ...], power: int, z: Any) -> Any:
+def _series(coefficients: tuple[float, ...], power: int, z: Array) -> Array:
     inverse = 1.0 / z
     square = inverse * inverse
     total = jnp.zeros(())
@@ -75,13 +76,15 @@ def _series(coefficients: tuple[float, ...], power: int, z: Any) -> Any:
     return total * inverse**power
 
 
-def gamma_evidence(concentration: Any, rate: Any, power: Any, slope: Any, rising: Any = log_rising) -> Any:
+def gamma_evidence(
+    concentration: Array, rate: Array, power: Array, slope: Array, rising: Callable[[Array, Array], Array] = log_rising
+) -> Array:
     r"""Log of the mean of :math:`\beta^k e^{-c\beta}` over a Gamma(concentration, rate), with power k and slope c."""
     grown = rising(concentration, power) - power * jnp.log(rate)
     return grown - (concentration + power) * jnp.log1p(slope / rate)
 
 
-def beta_evidence(first: Any, second: Any, successes: Any, failures: Any) -> Any:
+def beta_evidence(first: Array, second: Array, successes: Array, failures: Array) -> Array:
     r"""Log of the mean of :math:`p^x (1-p)^y` over a Beta(first, second)."""
     both = log_rising(first, successes) + log_rising(second, failures)
     return both - log_rising(first + second, successes + failures)

@@ -9,11 +9,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from robustly._runtime.keys import generator
 from robustly._runtime.precision import in_double_precision
+from robustly.conjugate.base import Columns, PairDefinition, Theta
 from robustly.errors import ModelError
 from robustly.result.laws import RowLaw, invert_cdf
+from robustly.result.listed import Listed, joined_lists, list_counts, list_line
 
 
 class LocalPosterior(RowLaw):
@@ -183,7 +186,7 @@ class PairPredictive(RowLaw):
         """P(X > value), one value a row."""
         return np.atleast_1d(self.law.sf(np.asarray(values, dtype=float)))
 
-    def log_prob(self, x: Any) -> np.ndarray:  # type: ignore[override]
+    def log_prob(self, x: ArrayLike) -> np.ndarray:  # type: ignore[override]
         """Log density of observations: the evidence they would have as rows."""
         return self._log_prob(x)
 
@@ -192,91 +195,39 @@ class PairPredictive(RowLaw):
         return self.law.rvs(size=(num_samples, *np.shape(self.mean)), random_state=generator(key))
 
 
-class Tabulated:
-    """A distribution by row from a pair's evidence alone, added up on a table of values.
+ROWS_AT_ONCE = 8
+# How far from one the mass may be.
+COUNTS_OFF, LINE_OFF = 1e-3, 1e-4
 
-    Serves pairs without a closed form. Counts are listed until their probabilities add up to one; continuous values
-    are laid out evenly on a log or sinh scale, then again where the mass is. `observation` is the column the pair's
-    rows hold their observations in; beside it stand what a row was observed with.
+
+@in_double_precision
+def tabulated(pair: PairDefinition, theta: Theta, columns: Mapping[str, Any], observation: str) -> Listed:
+    """A distribution by row from a pair's evidence alone, for pairs without a closed form.
+
+    `observation` is the column the pair's rows hold their observations in; beside it stand what a row was observed with.
     """
-
-    POINTS = 4001
-
-    def __init__(self, pair: Any, theta: Any, columns: Mapping[str, Any], observation: str) -> None:
-        self.pair, self.theta, self.observation = pair, theta, observation
-        n = len(next(iter(columns.values()))) if columns else 1
-        self.columns = {name: np.asarray(column) for name, column in columns.items() if name != observation}
-        if self.columns:
-            tables = [self._one({name: column[i] for name, column in self.columns.items()}) for i in range(n)]
-        else:
-            tables = [self._one({})] * n
-        self.x = [x for x, _ in tables]
-        self.mass = [mass for _, mass in tables]
-
-    @in_double_precision
-    def _log_prob(self, row: Mapping[str, Any], x: np.ndarray) -> np.ndarray:
-        each = jax.vmap(lambda value: self.pair.evidence(self.theta, {**row, self.observation: value}))
-        return np.asarray(each(jnp.asarray(x)))
-
-    def _one(self, row: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        if self.pair.support == "count":
-            size = 256
-            while True:
-                x = np.arange(size, dtype=float)
-                mass = np.exp(self._log_prob(row, x))
-                if mass.sum() > 1 - 1e-9 or size >= 1 << 20:
-                    return x, _checked(mass, 1e-3)
-                size *= 4
-        to_x = np.exp if self.pair.support == "positive" else np.sinh
-        low, high = -60.0, 60.0
-        for _ in range(3):
-            u = np.linspace(low, high, self.POINTS)
-            x = to_x(u)
-            slope = x if self.pair.support == "positive" else np.cosh(u)
-            mass = np.exp(self._log_prob(row, x)) * slope * (u[1] - u[0])
-            kept = np.flatnonzero(mass > 1e-14 * mass.max())
-            low, high = u[max(kept[0] - 1, 0)], u[min(kept[-1] + 1, len(u) - 1)]
-        return x, _checked(mass, 1e-4)
-
-    def mean(self) -> np.ndarray:
-        return np.array([x @ mass for x, mass in zip(self.x, self.mass)])
-
-    def std(self) -> np.ndarray:
-        return np.array([np.sqrt((x - x @ mass) ** 2 @ mass) for x, mass in zip(self.x, self.mass)])
-
-    def ppf(self, level: Any) -> np.ndarray:
-        return np.array([self._inverse(i, np.asarray(level))[()] for i in range(len(self.x))])
-
-    def _inverse(self, i: int, level: np.ndarray) -> np.ndarray:
-        total = np.cumsum(self.mass[i])
-        if self.pair.support == "count":
-            return self.x[i][np.minimum(np.searchsorted(total, level), len(total) - 1)]
-        return np.interp(level, total - 0.5 * self.mass[i], self.x[i])
-
-    def cdf(self, values: Any) -> np.ndarray:
-        values = np.broadcast_to(np.asarray(values, dtype=float), (len(self.x),))
-        found = []
-        for x, mass, value in zip(self.x, self.mass, values):
-            total = np.cumsum(mass)
-            if self.pair.support == "count":
-                found.append(total[min(int(value), len(total) - 1)] if value >= 0 else 0.0)
-            else:
-                found.append(np.interp(value, x, total - 0.5 * mass))
-        return np.minimum(np.array(found), 1.0)
-
-    def sf(self, values: Any) -> np.ndarray:
-        return 1.0 - self.cdf(values)
-
-    def rvs(self, size: tuple[int, ...], random_state: np.random.Generator) -> np.ndarray:
-        level = random_state.random(size)
-        return np.stack([self._inverse(i, level[..., i]) for i in range(len(self.x))], axis=-1)
+    beside = {name: np.asarray(column) for name, column in columns.items() if name != observation}
+    n = len(next(iter(columns.values()))) if columns else 1
+    if not beside:
+        one = _tabulated_some(pair, theta, beside, observation, 1)
+        return Listed(np.repeat(one.values, n, axis=0), np.repeat(one.mass, n, axis=0), one.whole)
+    cuts = [slice(start, min(start + ROWS_AT_ONCE, n)) for start in range(0, n, ROWS_AT_ONCE)]
+    some = lambda cut: {name: column[cut] for name, column in beside.items()}
+    return joined_lists([_tabulated_some(pair, theta, some(cut), observation, cut.stop - cut.start) for cut in cuts])
 
 
-def _checked(mass: np.ndarray, tolerance: float) -> np.ndarray:
-    total = mass.sum()
-    if not abs(total - 1) < tolerance:
+def _tabulated_some(pair: PairDefinition, theta: Theta, beside: Columns, observation: str, rows: int) -> Listed:
+    each = jax.vmap(lambda row, values: jax.vmap(lambda x: pair.evidence(theta, {**row, observation: x}))(values))
+    log_density = lambda values: np.asarray(each(beside, jnp.asarray(values)))
+    if pair.support == "count":
+        listed = list_counts(log_density, rows, first=256, most=1 << 20)
+    else:
+        place = (lambda t: (np.exp(t),) * 2) if pair.support == "positive" else lambda t: (np.sinh(t), np.cosh(t))
+        listed = list_line(log_density, place, rows, (-60.0, 60.0), points=4001)
+    off = ~(np.abs(listed.total - 1.0) < (COUNTS_OFF if listed.whole else LINE_OFF))
+    if off.any():
         raise ModelError(
-            f"the predictive density adds up to {total:.6g} instead of 1. Check the pair with rb.testing.check_pair, "
-            "or give it a predictive_law."
+            f"the predictive density adds up to {listed.total[off][0]:.6g} instead of 1. Check the pair with "
+            "rb.testing.check_pair, or give it a predictive_law."
         )
-    return mass / total
+    return listed

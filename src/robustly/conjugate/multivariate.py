@@ -7,11 +7,13 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import multigammaln
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
+from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta, positive_or_none
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.normal import HALF_LOG_TWO_PI, INF
@@ -51,7 +53,7 @@ class NormalWishart(ConjugatePair):
     def __post_init__(self) -> None:
         positive_or_none("NormalWishart", dof=self.dof)
 
-    def read(self, x: Any) -> dict[str, np.ndarray]:  # type: ignore[override]
+    def read(self, x: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         if x is None:
             return {}
         found = read_matrix("x", x)
@@ -73,7 +75,7 @@ class NormalWishart(ConjugatePair):
         lower = theta["scale_tril"]
         return theta["dof"] + lower.shape[0] - 1.0, theta["dof"] * (lower @ lower.T)
 
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         df, rate = eta
         p = rate.shape[-1]
         log_det = 2.0 * small_cholesky.half_log_det(small_cholesky.cholesky(rate, p), p)
@@ -83,10 +85,10 @@ class NormalWishart(ConjugatePair):
         off = row["x"] - theta["loc"]
         return 1.0, jnp.outer(off, off)
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return -row["x"].shape[0] * HALF_LOG_TWO_PI
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         lower, dof = theta["scale_tril"], theta["dof"]
         p = lower.shape[0]
         z = _forward(lower, row["x"] - theta["loc"], p)
@@ -102,13 +104,13 @@ class NormalWishart(ConjugatePair):
         lower = theta["scale_tril"]
         return {"dof": theta["dof"], "scale": lower @ lower.T}
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
         return WishartLaw(*eta)
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.multivariate_normal(np.asarray(theta["loc"]), np.linalg.inv(local))
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         lower = np.asarray(theta["scale_tril"])
         return VectorStudent(float(theta["dof"]), np.asarray(theta["loc"]), lower @ lower.T)
 
@@ -181,7 +183,7 @@ class NormalWishart(ConjugatePair):
         return np.concatenate([loc, scale[lower]]), jacobian, curve
 
 
-def _log_vector_normal(values: Theta, row: Columns) -> Any:
+def _log_vector_normal(values: Theta, row: Columns) -> Array:
     p = row["x"].shape[0]
     lower = small_cholesky.cholesky(values["scale"], p)
     off = row["x"] - values["loc"]
@@ -189,7 +191,7 @@ def _log_vector_normal(values: Theta, row: Columns) -> Any:
     return -0.5 * quadratic - small_cholesky.half_log_det(lower, p) - p * HALF_LOG_TWO_PI
 
 
-def _forward(lower: Any, vector: Any, p: int) -> Any:
+def _forward(lower: Any, vector: Array, p: int) -> Any:
     """Solve ``L z = vector``, written out so that rows fuse."""
     found: list[Any] = []
     for i in range(p):
@@ -254,7 +256,7 @@ class VectorStudent:
     def ppf(self, level: float) -> np.ndarray:
         return self.column.ppf(level)[None]
 
-    def cdf(self, x: Any) -> np.ndarray:
+    def cdf(self, x: ArrayLike) -> np.ndarray:
         return self.column.cdf(x)
 
     def rvs(self, size: tuple[int, ...], random_state: np.random.Generator) -> np.ndarray:

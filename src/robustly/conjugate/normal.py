@@ -8,12 +8,14 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import gammaln
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import stats
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
+from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta, positive_or_none
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import gamma_evidence
 from robustly.conjugate.problem import PairProblem, Penalty, model_of
@@ -22,6 +24,7 @@ from robustly.conjugate.result import boundary_fit, interior_fit
 from robustly.errors import DataError, FitError, ModelError
 from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Outcome
+from robustly.result.fit import Fit
 from robustly.rows.distinct import Table, make_table
 
 INF = float("inf")
@@ -64,14 +67,14 @@ class NormalNormal(ConjugatePair):
 
     def fit(  # type: ignore[override]
         self,
-        means: Any,
-        variances: Any,
+        means: ArrayLike,
+        variances: ArrayLike,
         *,
-        design: Any = None,
+        design: ArrayLike | None = None,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the means.
 
         Args:
@@ -91,7 +94,7 @@ class NormalNormal(ConjugatePair):
         return self._fit(columns, method, weights, hyperprior)
 
     @in_double_precision
-    def _james_stein(self, columns: dict[str, np.ndarray], weights: Any, hyperprior: Any) -> Any:
+    def _james_stein(self, columns: dict[str, np.ndarray], weights: ArrayLike | None, hyperprior: Any) -> Fit:
         x, v = columns["means"], columns["variances"]
         lost = 2 if self.loc is not None else 3
         if weights is not None or hyperprior or "design" in columns or self.scale is not None:
@@ -119,7 +122,7 @@ class NormalNormal(ConjugatePair):
         optimum = Optimum(vector, value, slope, curve, history, Outcome("converged", text, 1))
         return interior_fit(problem, optimum)
 
-    def read(self, means: Any, variances: Any, design: Any = None) -> dict[str, np.ndarray]:
+    def read(self, means: ArrayLike, variances: ArrayLike, design: ArrayLike | None = None) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
         rows = None
         if means is not None:
@@ -143,36 +146,36 @@ class NormalNormal(ConjugatePair):
         return {"scale": (constraints.positive, ()), "loc": (constraints.real, ())}
 
     @staticmethod
-    def _centre(theta: Theta, row: Columns) -> Any:
+    def _centre(theta: Theta, row: Columns) -> Array:
         return jnp.dot(row["design"], theta["coef"]) if "coef" in theta else theta["loc"]
 
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         precision = theta["scale"] ** -2.0
         return self._centre(theta, row) * precision, precision
 
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return 0.5 * eta[0] ** 2 / eta[1] - 0.5 * jnp.log(eta[1])
 
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return row["means"] / row["variances"], 1.0 / row["variances"]
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return -0.5 * row["means"] ** 2 / row["variances"] - 0.5 * jnp.log(row["variances"]) - HALF_LOG_TWO_PI
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         total = row["variances"] + theta["scale"] ** 2
         return -0.5 * (row["means"] - self._centre(theta, row)) ** 2 / total - 0.5 * jnp.log(total) - HALF_LOG_TWO_PI
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
         return stats.norm(eta[0] / eta[1], eta[1] ** -0.5)
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.norm(local, np.sqrt(columns["variances"]))
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.norm(_centres(theta, columns), np.sqrt(columns["variances"] + theta["scale"] ** 2))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return columns["means"]
 
     def start(self, table: Table) -> dict[str, Any]:
@@ -205,13 +208,13 @@ class NormalNormal(ConjugatePair):
         )  # fmt: skip
 
 
-def _centres(theta: Theta, columns: Columns) -> Any:
+def _centres(theta: Theta, columns: Columns) -> np.ndarray:
     if "coef" in theta:
         return np.asarray(columns["design"]) @ np.asarray(theta["coef"])
     return np.broadcast_to(np.asarray(theta["loc"], dtype=float), np.shape(columns["variances"]))
 
 
-def _log_normal(values: Theta, row: Columns) -> Any:
+def _log_normal(values: Theta, row: Columns) -> Array:
     centre = jnp.dot(row["design"], values["coef"]) if "coef" in values else values["loc"]
     v = row["variances"]
     return -0.5 * (row["means"] - centre) ** 2 / v - 0.5 * jnp.log(v) - HALF_LOG_TWO_PI
@@ -245,13 +248,14 @@ class NormalInverseGamma(ConjugatePair):
     local: ClassVar[str] = "variance"
     shared: ClassVar[tuple[str, ...]] = ("loc",)
     support: ClassVar[str] = "real"
+    measured: ClassVar[bool] = True
     _known: ClassVar[tuple[str, ...]] = ("loc", "dof", "scale")
 
     def __post_init__(self) -> None:
         positive_or_none(type(self).__name__, dof=self.dof, scale=self.scale)
         _finite_or_none(type(self).__name__, loc=self.loc)
 
-    def read(self, x: Any) -> dict[str, np.ndarray]:  # type: ignore[override]
+    def read(self, x: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         return {} if x is None else {"x": read_numbers("x", x).astype(float)}
 
     def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
@@ -260,16 +264,16 @@ class NormalInverseGamma(ConjugatePair):
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return 0.5 * theta["dof"], 0.5 * theta["dof"] * theta["scale"] ** 2
 
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) - eta[0] * jnp.log(eta[1])
 
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return 0.5, 0.5 * (row["x"] - theta["loc"]) ** 2
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return -HALF_LOG_TWO_PI
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         a, b = self.natural(theta, row)
         return gamma_evidence(a, b, *self.statistic(theta, row)) - HALF_LOG_TWO_PI
 
@@ -280,16 +284,16 @@ class NormalInverseGamma(ConjugatePair):
     def derived(self, theta: Theta) -> dict[str, Any]:
         return {"dof": theta["dof"], "scale": theta["scale"], "loc": theta["loc"]}
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
         return stats.invgamma(eta[0], scale=eta[1])
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.norm(float(theta["loc"]), np.sqrt(local))
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.t(float(theta["dof"]), float(theta["loc"]), float(theta["scale"]))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return (columns["x"] - float(theta["loc"])) ** 2
 
     def row_weight(self, theta: Theta, columns: Columns) -> np.ndarray:

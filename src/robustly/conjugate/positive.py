@@ -8,16 +8,19 @@ from typing import Any, ClassVar
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import gammaln
+from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import stats
 
-from robustly.conjugate.base import ClassicalModel, Columns, Theta, positive_or_none
+from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta, positive_or_none
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import gamma_evidence, log_rising, log_rising_plain
 from robustly.conjugate.normal import INF, NormalInverseGamma, NormalNormal
 from robustly.conjugate.reading import read_positive
 from robustly.errors import DataError, ModelError
+from robustly.result.fit import Fit
 from robustly.rows.distinct import Table
 
 
@@ -47,7 +50,7 @@ class GammaGamma(ConjugatePair):
     def __post_init__(self) -> None:
         positive_or_none(type(self).__name__, shape=self.shape, concentration=self.concentration, mean=self.mean)
 
-    def read(self, x: Any) -> dict[str, np.ndarray]:  # type: ignore[override]
+    def read(self, x: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         return {} if x is None else {"x": read_positive("x", x, what="values")}
 
     def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
@@ -56,16 +59,16 @@ class GammaGamma(ConjugatePair):
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return theta["concentration"], theta["concentration"] / theta["mean"]
 
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
+    def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) - eta[0] * jnp.log(eta[1])
 
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return theta["shape"], row["x"]
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return (theta["shape"] - 1.0) * jnp.log(row["x"]) - gammaln(theta["shape"])
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         a, b = self.natural(theta, row)
         rising = log_rising_plain if self.shape is None else log_rising
         power, slope = self.statistic(theta, row)
@@ -78,17 +81,17 @@ class GammaGamma(ConjugatePair):
     def derived(self, theta: Theta) -> dict[str, Any]:
         return {"mean": theta["mean"]}
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
+    def law(self, eta: tuple[Any, ...]) -> SciPyLaw:
         return stats.gamma(eta[0], scale=1.0 / eta[1])
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.gamma(float(theta["shape"]), scale=1.0 / local)
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         a, b = self.natural(theta, {})
         return stats.betaprime(float(theta["shape"]), float(a), scale=float(b))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return float(theta["shape"]) / columns["x"]
 
     def start(self, table: Table) -> dict[str, Any]:
@@ -114,7 +117,7 @@ class GammaGamma(ConjugatePair):
         score = float(table.mean((x - shape / rate) ** 2 - shape / rate**2)) * rate**2 / shape
         values = {"rate": rate} if self.shape is not None else {"rate": rate, "shape": shape}
 
-        def log_prob(given: Theta, row: Columns) -> Any:
+        def log_prob(given: Theta, row: Columns) -> Array:
             k = given.get("shape", shape)
             return k * jnp.log(given["rate"]) + (k - 1.0) * jnp.log(row["x"]) - given["rate"] * row["x"] - gammaln(k)
 
@@ -144,10 +147,10 @@ class GammaExponential(GammaGamma):
         if self.shape != 1.0:
             raise ModelError("GammaExponential has shape 1. Use GammaGamma(shape=...) for another.")
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.expon(scale=1.0 / local)
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         a, b = self.natural(theta, {})
         return stats.lomax(float(a), scale=float(b))
 
@@ -202,36 +205,36 @@ class NormalLogNormal(NormalNormal):
 
     def fit(  # type: ignore[override]
         self,
-        x: Any,
-        variances: Any,
+        x: ArrayLike,
+        variances: ArrayLike,
         *,
-        design: Any = None,
+        design: ArrayLike | None = None,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the log means; `variances` are those of log x. Options as in :meth:`NormalNormal.fit`."""
         return super().fit(x, variances, design=design, method=method, weights=weights, hyperprior=hyperprior)
 
-    def read(self, x: Any, variances: Any, design: Any = None) -> dict[str, np.ndarray]:
+    def read(self, x: ArrayLike, variances: ArrayLike, design: ArrayLike | None = None) -> dict[str, np.ndarray]:
         logs = None if x is None else np.log(read_positive("x", x, what="values"))
         return super().read(logs, variances, design)
 
     def observed(self, columns: Columns) -> np.ndarray:
         return np.exp(columns["means"])
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return super().log_base(theta, row) - row["means"]
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         return super().evidence(theta, row) - row["means"]
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.lognorm(np.sqrt(columns["variances"]), scale=np.exp(local))
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         plain = super().predictive_law(theta, columns)
-        return stats.lognorm(plain.kwds.get("scale", plain.args[1]), scale=np.exp(plain.mean()))
+        return stats.lognorm(plain.std(), scale=np.exp(plain.mean()))
 
     def classical(self, table: Table) -> ClassicalModel | None:
         found = super().classical(table)
@@ -257,22 +260,22 @@ class InverseGammaLogNormal(NormalInverseGamma):
     local: ClassVar[str] = "log variance"
     support: ClassVar[str] = "positive"
 
-    def read(self, x: Any) -> dict[str, np.ndarray]:
+    def read(self, x: ArrayLike) -> dict[str, np.ndarray]:
         return {} if x is None else {"x": np.log(read_positive("x", x, what="values"))}
 
     def observed(self, columns: Columns) -> np.ndarray:
         return np.exp(columns["x"])
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return super().log_base(theta, row) - row["x"]
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
+    def evidence(self, theta: Theta, row: Columns) -> Array:
         return super().evidence(theta, row) - row["x"]
 
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.lognorm(np.sqrt(local), scale=float(np.exp(theta["loc"])))
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         return LogStudent(super().predictive_law(theta, columns))
 
     def classical(self, table: Table) -> ClassicalModel | None:
@@ -298,18 +301,18 @@ class LogStudent:
     def std(self) -> float:
         return INF
 
-    def ppf(self, level: Any) -> Any:
+    def ppf(self, level: Any) -> np.ndarray:
         with np.errstate(over="ignore"):
             return np.exp(self.inner.ppf(level))
 
-    def cdf(self, x: Any) -> Any:
+    def cdf(self, x: ArrayLike) -> np.ndarray:
         with np.errstate(divide="ignore"):
             return self.inner.cdf(np.log(np.maximum(x, 0.0)))
 
-    def sf(self, x: Any) -> Any:
+    def sf(self, x: ArrayLike) -> np.ndarray:
         with np.errstate(divide="ignore"):
             return self.inner.sf(np.log(np.maximum(x, 0.0)))
 
-    def rvs(self, size: Any, random_state: Any) -> Any:
+    def rvs(self, size: Any, random_state: Any) -> np.ndarray:
         with np.errstate(over="ignore"):
             return np.exp(self.inner.rvs(size=size, random_state=random_state))

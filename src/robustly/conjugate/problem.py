@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpyro.distributions import biject_to
 
 from robustly.approx import Exact
@@ -26,7 +27,7 @@ from robustly.fit.objective import Look, Optimum
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass, weighed
 from robustly.fit.problem import Found, Limit, RowProblem
-from robustly.model.parameters import Parameters
+from robustly.model.parameters import Parameters, Theta
 from robustly.model.row import RowModel
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.distinct import Table
@@ -43,14 +44,14 @@ class StatedConjugacy:
     pair: PairDefinition
     columns: tuple[str, ...]
 
-    def level_and_natural(self, theta: Any, row: Any, z: Any = None) -> tuple[Any, Any]:
+    def level_and_natural(self, theta: Theta, row: Any, z: Array = None) -> tuple[Any, Any]:
         """log p(row, local) is ``level + natural · T(local)`` and the prior's base measure."""
         named = dict(zip(self.columns, row))
         eta = tuple(jnp.asarray(part, dtype=float) for part in self.pair.natural(theta, named))
         level = self.pair.log_base(theta, named) - self.pair.log_normalizer(eta)
         return level, add(eta, self.pair.statistic(theta, named))
 
-    def log_normalizer(self, natural: Any) -> Any:
+    def log_normalizer(self, natural: Array) -> Array:
         return self.pair.log_normalizer(natural)
 
 
@@ -75,11 +76,11 @@ class PairModel:
     def parameters(self) -> Parameters:
         return self.row_model.parameters
 
-    def theta(self, vector: Any) -> dict[str, Any]:
+    def theta(self, vector: Array) -> dict[str, Any]:
         """All coordinates by name, fixed ones included."""
-        return self.parameters.natural(vector)
+        return dict(self.parameters.natural(vector))
 
-    def reported(self, vector: Any) -> dict[str, Any]:
+    def reported(self, vector: Array) -> dict[str, Any]:
         """What the user is told: the prior's arguments and what rows share."""
         theta = self.theta(vector)
         shared = {name: theta[name] for name in self.pair.shared if name in theta}
@@ -123,7 +124,7 @@ class Penalty:
         if not self.given:
             return
 
-        def known(vector: Any) -> dict[str, Any]:
+        def known(vector: Array) -> dict[str, Any]:
             theta = model.theta(vector)
             return {**theta, **model.reported(vector), **model.pair.derived(theta)}
 
@@ -140,14 +141,14 @@ class Penalty:
                     "dist.Gamma(2.0, 0.1)."
                 )
 
-        def log_prior(vector: Any) -> Any:
+        def log_prior(vector: Array) -> Array:
             values = known(vector)
             return sum((jnp.sum(p.log_prob(values[name])) for name, p in self.given.items()), jnp.zeros(()))
 
         self.value = jax.jit(log_prior)
         self.all = jax.jit(lambda v: (log_prior(v), jax.grad(log_prior)(v), jax.hessian(log_prior)(v)))
 
-    def at(self, vector: Any) -> tuple[float, Any, Any]:
+    def at(self, vector: Array) -> tuple[float, Any, Any]:
         """Log density, slope and curvature."""
         if not self.given:
             return 0.0, 0.0, 0.0
@@ -270,13 +271,13 @@ class ClassicalPasses:
             sizes = [int(np.prod(shape, dtype=int)) for shape in shapes.values()]
             ends = np.cumsum([0, *sizes])
 
-            def named(vector: Any) -> dict[str, Any]:
+            def named(vector: Array) -> dict[str, Any]:
                 parts = zip(shapes.items(), ends, ends[1:])
                 return {name: vector[start:end].reshape(shape) for (name, shape), start, end in parts}
 
             return jnp.concatenate([jnp.reshape(jnp.asarray(v, dtype=float), -1) for v in values.values()]), named
 
-        def evidence(values: Any, data: Data, weight: Any, state: Any) -> Any:
+        def evidence(values: Any, data: Data, weight: Any, state: Array) -> Array:
             return {}, {"evidence": jax.vmap(lambda row: one(values, row))(data)}, None
 
         def scores(values: Any, data: Data, weight: Any, state: Any) -> Any:

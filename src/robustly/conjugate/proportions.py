@@ -4,24 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import gammaln, xlog1py, xlogy
-from numpyro.distributions import constraints
+from numpy.typing import ArrayLike
 from scipy import stats
 
-from robustly.conjugate.base import ClassicalModel, Columns, Theta
-from robustly.conjugate.counts import INF, check_beta_options
-from robustly.conjugate.fitting import ConjugatePair
-from robustly.conjugate.gammas import beta_evidence, log_rising
+from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta
+from robustly.conjugate.chances import BetaPair
+from robustly.conjugate.gammas import log_rising
 from robustly.conjugate.reading import read_counts, refuse_where
+from robustly.result.fit import Fit
 from robustly.rows.distinct import Table
 
 
 @dataclass(frozen=True)
-class BetaBinomial(ConjugatePair):
+class BetaBinomial(BetaPair):
     r"""Successes with a chance of their own.
 
     :math:`p_i \sim \mathrm{Beta}(c_1, c_0),\; x_i \sim \mathrm{Binomial}(n_i, p_i)`.
@@ -40,25 +41,15 @@ class BetaBinomial(ConjugatePair):
         True
     """
 
-    concentration: float | None = None
-    mean: float | None = None
-
-    local: ClassVar[str] = "chance"
-    support: ClassVar[str] = "count"
-    _known: ClassVar[tuple[str, ...]] = ("concentration", "mean")
-
-    def __post_init__(self) -> None:
-        check_beta_options(type(self).__name__, self.concentration, self.mean)
-
     def fit(  # type: ignore[override]
         self,
-        successes: Any,
-        trials: Any,
+        successes: ArrayLike,
+        trials: ArrayLike,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the chances.
 
         Args:
@@ -69,7 +60,7 @@ class BetaBinomial(ConjugatePair):
         """
         return self._fit(self.read(successes, trials), method, weights, hyperprior)
 
-    def read(self, successes: Any, trials: Any) -> dict[str, np.ndarray]:
+    def read(self, successes: ArrayLike, trials: ArrayLike) -> dict[str, np.ndarray]:
         if successes is None:
             return {"trials": read_counts("trials", np.atleast_1d(trials), least=1, what="trials")}
         x = read_counts("successes", successes)
@@ -79,48 +70,23 @@ class BetaBinomial(ConjugatePair):
             refuse_where("successes", x, x > n, f"there are only {n[bad[0]]} trials in that row")
         return {"successes": x, "trials": n}
 
-    def coordinates(self, columns: Columns) -> dict[str, tuple[Any, tuple[int, ...]]]:
-        return {"concentration": (constraints.positive, ()), "mean": (constraints.unit_interval, ())}
-
-    def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
-        return theta["concentration"] * theta["mean"], theta["concentration"] * (1.0 - theta["mean"])
-
-    def log_normalizer(self, eta: tuple[Any, ...]) -> Any:
-        return gammaln(eta[0]) + gammaln(eta[1]) - gammaln(eta[0] + eta[1])
-
     def statistic(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return row["successes"], row["trials"] - row["successes"]
 
-    def log_base(self, theta: Theta, row: Columns) -> Any:
+    def log_base(self, theta: Theta, row: Columns) -> Array:
         return _log_choose(row["trials"], row["successes"])
 
-    def evidence(self, theta: Theta, row: Columns) -> Any:
-        first, second = self.natural(theta, row)
-        x, y = self.statistic(theta, row)
-        return beta_evidence(first, second, x, y) + self.log_base(theta, row)
-
-    def arguments(self, theta: Theta) -> dict[str, Any]:
-        first, second = self.natural(theta, {})
-        return {"concentration1": first, "concentration0": second}
-
     def derived(self, theta: Theta) -> dict[str, Any]:
-        return {
-            "concentration": theta["concentration"],
-            "mean": theta["mean"],
-            "rho": 1.0 / (1.0 + theta["concentration"]),
-        }
+        return {**super().derived(theta), "rho": 1.0 / (1.0 + theta["concentration"])}
 
-    def law(self, eta: tuple[Any, ...]) -> Any:
-        return stats.beta(*eta)
-
-    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> Any:
+    def likelihood(self, local: Any, theta: Theta, columns: Columns) -> SciPyLaw:
         return stats.binom(columns["trials"], local)
 
-    def predictive_law(self, theta: Theta, columns: Columns) -> Any:
+    def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         first, second = self.natural(theta, {})
         return stats.betabinom(np.asarray(columns["trials"]).astype(np.int64), float(first), float(second))
 
-    def raw(self, theta: Theta, columns: Columns) -> Any:
+    def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return columns["successes"] / columns["trials"]
 
     def start(self, table: Table) -> dict[str, Any]:
@@ -138,9 +104,7 @@ class BetaBinomial(ConjugatePair):
         x, n, w = table.columns["successes"], table.columns["trials"], table.weight
         p = float(w @ x) / float(w @ n) if self.mean is None else self.mean
         why, score = "", 0.0
-        edge: tuple[str, ...] = ()
         if p in (0.0, 1.0):
-            edge = ("chance",)
             kind = "no successes" if p == 0.0 else "successes only"
             why = f"all rows have {kind}: no heterogeneity can be seen, and a chance of {p:.0f} is returned."
         elif np.all(n[w > 0] == 1):
@@ -153,31 +117,26 @@ class BetaBinomial(ConjugatePair):
         else:
             g, h = (x - n * p) / (p * (1 - p)), x / p**2 + (n - x) / (1 - p) ** 2
             score = float(w @ (g**2 - h)) / float(w @ h)
-        return ClassicalModel(
-            {"chance": p}, {"concentration1": INF, "concentration0": INF}, score, _log_binomial,
-            lambda values, columns: stats.binom(columns["trials"].astype(np.int64), float(values["chance"])),
-            lambda values, columns: np.broadcast_to(np.asarray(values["chance"]), np.shape(columns["trials"])),
-            {"concentration": INF, "mean": p, "rho": 0.0}, why, edge, () if self.mean is None else ("chance",),
-        )  # fmt: skip
+        law = lambda values, columns: stats.binom(columns["trials"].astype(np.int64), float(values["chance"]))
+        return self.with_one_chance(p, score, _log_binomial, law, why, at_edge=p in (0.0, 1.0))
 
     def _all_or_nothing(self, table: Table) -> ClassicalModel:
         """The other end: concentrations of 0, where a row is all successes or none."""
         x, w = table.columns["successes"], table.weight
         share = float(w @ (x > 0)) / table.total if self.mean is None else self.mean
-        return ClassicalModel(
-            {"chance": share}, {"concentration1": 0.0, "concentration0": 0.0}, 0.0,
+        return self.with_one_chance(
+            share,
+            0.0,
             lambda values, row: jnp.where(
                 row["successes"] > 0, jnp.log(values["chance"]), jnp.log1p(-values["chance"])
             ),
             lambda values, columns: AllOrNothing(columns["trials"], float(values["chance"])),
-            _all_or_nothing_posterior, {"concentration": 0.0, "mean": share, "rho": 1.0},
             "every row is all or nothing: the heterogeneity is as large as it can be, and rows that are all successes "
-            "with one chance, else none, are returned.", (), () if self.mean is None else ("chance",),
-        )  # fmt: skip
-
-
-def _all_or_nothing_posterior(values: Theta, columns: Columns) -> Any:
-    return columns["successes"] / columns["trials"]
+            "with one chance, else none, are returned.",
+            at_edge=False,
+            concentration=0.0,
+            common=lambda values, columns: columns["successes"] / columns["trials"],
+        )
 
 
 class AllOrNothing:
@@ -195,21 +154,21 @@ class AllOrNothing:
     def ppf(self, level: Any) -> np.ndarray:
         return np.where(level <= 1 - self.chance, 0.0, self.trials)
 
-    def cdf(self, x: Any) -> np.ndarray:
+    def cdf(self, x: ArrayLike) -> np.ndarray:
         return np.where(np.asarray(x) < 0, 0.0, np.where(np.asarray(x) < self.trials, 1 - self.chance, 1.0))
 
-    def sf(self, x: Any) -> np.ndarray:
+    def sf(self, x: ArrayLike) -> np.ndarray:
         return 1.0 - self.cdf(x)
 
     def rvs(self, size: Any, random_state: np.random.Generator) -> np.ndarray:
         return np.where(random_state.random(size) < self.chance, self.trials, 0.0)
 
 
-def _log_choose(n: Any, x: Any) -> Any:
+def _log_choose(n: Array, x: Array) -> Array:
     return log_rising(x + 1.0, n - x) - gammaln(n - x + 1.0)
 
 
-def _log_binomial(values: Theta, row: Columns) -> Any:
+def _log_binomial(values: Theta, row: Columns) -> Array:
     p, n, x = values["chance"], row["trials"], row["successes"]
     return _log_choose(n, x) + xlogy(x, p) + xlog1py(n - x, -p)
 
@@ -224,16 +183,16 @@ class BetaBernoulli(BetaBinomial):
 
     def fit(  # type: ignore[override]
         self,
-        outcomes: Any,
+        outcomes: ArrayLike,
         *,
         method: str = "direct",
-        weights: Any = None,
+        weights: ArrayLike | None = None,
         hyperprior: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> Fit:
         """Fit the prior of the chances to outcomes of 0 or 1; options as in :meth:`BetaBinomial.fit`."""
         return self._fit(self.read(outcomes), method, weights, hyperprior)
 
-    def read(self, outcomes: Any) -> dict[str, np.ndarray]:  # type: ignore[override]
+    def read(self, outcomes: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         if outcomes is None:
             return {"trials": np.ones(1, dtype=np.int64)}
         x = read_counts("outcomes", outcomes, what="outcomes")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from robustly.conjugate.base import ClassicalModel
 from robustly.conjugate.problem import (
@@ -20,6 +21,7 @@ from robustly.conjugate.problem import (
 from robustly.conjugate.source import PairSource, scale_of
 from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Outcome
+from robustly.fit.problem import Found
 from robustly.result.estimates import Hyperparameters, labels_of
 from robustly.result.fit import Fit
 
@@ -32,6 +34,7 @@ ConjugateFit = Fit
 
 def interior_fit(problem: PairProblem, optimum: Optimum) -> Fit:
     """A result from where a search ended."""
+    found = Found(problem, optimum)
     x, model, table = jnp.asarray(optimum.vector), problem.owner, problem.table
     source = PairSource(problem, optimum.vector)
     theta = {name: np.asarray(value) for name, value in model.theta(x).items()}
@@ -42,9 +45,9 @@ def interior_fit(problem: PairProblem, optimum: Optimum) -> Fit:
         labels=labels_of(reported),
         vector=optimum.vector,
         jacobian=_jacobian(model.reported, x),
-        curve=optimum.curve,
+        curve=found.curve,
         objective=optimum.value,
-        evidence_by_row=table.spread_out(problem.evidence_at(optimum.vector)),
+        evidence_by_row=table.spread_out(found.evidence),
         weight=table.row_weight,
         outcome=optimum.outcome,
         history=optimum.history,
@@ -127,8 +130,8 @@ def boundary_fit(problem: PairProblem, classical: ClassicalModel, why: str, step
     )
 
 
-def _jacobian(function: Any, x: Any) -> np.ndarray:
-    def flat(vector: Any) -> Any:
+def _jacobian(function: Callable[[Array], Mapping[str, Any]], x: Array) -> np.ndarray:
+    def flat(vector: Array) -> Array:
         parts = [jnp.reshape(jnp.asarray(value, dtype=float), -1) for value in function(vector).values()]
         return jnp.concatenate(parts) if parts else jnp.zeros(0)
 

@@ -11,11 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas as pd
+from jax import Array
 from numpyro.distributions import constraints
 
 from robustly._runtime.precision import in_double_precision
-from robustly.conjugate.base import ClassicalModel, PairDefinition
-from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, Tabulated
+from robustly.conjugate.base import ClassicalModel, PairDefinition, Theta
+from robustly.conjugate.judging import judge_pair
+from robustly.conjugate.laws import LocalPosterior, MixedPosterior, PairPredictive, PointMass, StatisticsLaw, tabulated
 from robustly.conjugate.problem import (
     PairProblem,
     classical_evidence,
@@ -28,6 +30,7 @@ from robustly.errors import FitError, ModelError, names
 from robustly.fit.draws import Draws, Posterior, regular_covariance
 from robustly.result.estimates import labels_of
 from robustly.result.laws import invert_cdf, two_sided
+from robustly.result.outliers import Judgement
 from robustly.result.source import Source
 from robustly.rows.distinct import make_table
 
@@ -96,7 +99,7 @@ class PairSource(Source):
             return LocalPosterior(PointMass(np.broadcast_to(common, shape)), place)
         return self.posterior_at(self.theta, columns, place)
 
-    def posterior_at(self, theta: Any, columns: Mapping[str, Any], place: np.ndarray | None) -> LocalPosterior:
+    def posterior_at(self, theta: Theta, columns: Mapping[str, Any], place: np.ndarray | None) -> LocalPosterior:
         found = classical_rows(columns).map(posterior_pass(self.pair, tuple(columns)), theta).by_unit
         plain = tuple(found[str(i)] for i in range(len(found)))
         law = self.pair.law(plain)
@@ -133,14 +136,18 @@ class PairSource(Source):
     @in_double_precision
     def predictive(self, data: Sequence[Any], named: Mapping[str, Any]) -> PairPredictive:
         columns = self._read((None, *data), named)
-        return PairPredictive(self._law(columns), lambda x: self._log_prob((x, *data), named))
+        return PairPredictive(
+            self._law(columns, None if self.classical is not None else self.theta),
+            lambda x: self._log_prob((x, *data), named),
+        )
 
-    def _law(self, columns: Mapping[str, Any]) -> Any:
-        if self.classical is not None:
+    def _law(self, columns: Mapping[str, Any], theta: Mapping[str, Any] | None) -> Any:
+        if theta is None:
+            assert self.classical is not None
             return self.classical.law(self.classical.values, columns)
-        plain = {name: np.asarray(value) for name, value in self.theta.items()}
+        plain = {name: np.asarray(value) for name, value in theta.items()}
         law = self.pair.predictive_law(plain, columns)
-        return Tabulated(self.pair, self.theta, columns, self._observation) if law is None else law
+        return tabulated(self.pair, theta, columns, self._observation) if law is None else law
 
     @property
     def _observation(self) -> str:
@@ -196,18 +203,26 @@ class PairSource(Source):
         found = jax.vmap(jax.vmap(self.model.reported))(jnp.asarray(vectors))
         return {name: np.asarray(value) for name, value in found.items()}
 
-    @in_double_precision
     def tail_probabilities(self) -> np.ndarray:
         """Two-sided: twice the smaller of P(X ≤ x) and P(X ≥ x), by row."""
+        return self.table.spread_out(self.tails_at(None if self.classical is not None else self.theta))
+
+    @in_double_precision
+    def tails_at(self, theta: Mapping[str, Any] | None) -> np.ndarray:
+        """Tail probabilities of the distinct rows; None for the classical model."""
         columns = {name: np.asarray(column) for name, column in self.table.columns.items()}
         special = getattr(self.pair, "tails", None)
         if special is not None:
-            theta = self.theta if self.classical is None else None
-            return self.table.spread_out(special(theta, columns, self.classical))
-        law, x = self._law(columns), self.pair.observed(columns)
+            return special(theta, columns, self.classical if theta is None else None)
+        law, x = self._law(columns, theta), self.pair.observed(columns)
         below = law.cdf(x)
         above = law.sf(x - 1.0) if self.pair.support == "count" else law.sf(x)
-        return self.table.spread_out(two_sided(below, above))
+        return two_sided(below, above)
+
+    @in_double_precision
+    def judge(self) -> Judgement | None:
+        """By the pair's law as the core, and the same law wider; None where the pair has no one number to widen."""
+        return judge_pair(self.pair, self.table, None if self.classical is not None else self.theta, self.tails_at)
 
     @in_double_precision
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
@@ -219,7 +234,7 @@ class PairSource(Source):
         scales = {name: scale_of(limit) for name, (limit, _) in self.pair.coordinates(self.table.columns).items()}
         pair = self.pair
 
-        def log_prior(vector: Any, beside: Any) -> Any:
+        def log_prior(vector: Array, beside: Any) -> Array:
             theta = {name: value for name, value in parameters.natural(vector).items() if name in parameters.names}
             known = {**pair.fixed, **theta}
             known = {**known, **pair.arguments(known), **pair.derived(known)}
@@ -248,7 +263,7 @@ class PairSource(Source):
         log_prob = self.classical.log_prob
 
         @jax.jit
-        def total(value: Any) -> Any:
+        def total(value: Any) -> Array:
             values = {**self.classical.values, name: value}  # type: ignore[union-attr]
             return weight @ jax.vmap(lambda row: log_prob(values, row))(data)
 
@@ -266,7 +281,7 @@ def scale_of(constraint: Any) -> str:
     return "unit" if constraint is constraints.unit_interval else "real"
 
 
-def _statistics_law(pair: PairDefinition, eta: Any) -> Any:
+def _statistics_law(pair: PairDefinition, eta: Array) -> Any:
     """For a pair that does not name its prior's law: means and deviations of T, by the derivatives of A."""
     mean = jax.vmap(jax.grad(pair.log_normalizer))(eta)
     curve = jax.vmap(jax.hessian(pair.log_normalizer))(eta)

@@ -11,12 +11,13 @@ while flat in ψ falls short of it by two points in a hundred at thirty rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
-from robustly.conjugate.base import PairDefinition
+from robustly.conjugate.base import PairDefinition, Theta
 from robustly.errors import ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.outcome import Stop
@@ -119,7 +120,7 @@ def _cubature(vector: np.ndarray, curve: np.ndarray, axes: np.ndarray, weight: f
     return found
 
 
-def log_flat(pair: PairDefinition, first: str, scales: Mapping[str, str], theta: Any) -> Any:
+def log_flat(pair: PairDefinition, first: str, scales: Mapping[str, str], theta: Theta) -> Array:
     """The same hyperprior for draws, as a density of natural values; the others are flat in their logs or logits."""
     total = jnp.zeros(())
     for name, value in theta.items():

@@ -40,8 +40,8 @@ def checkpointed(rows: Rows, folder: str | os.PathLike[str] | None, model: str) 
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PersistError(f"cannot make the checkpoint folder {place}: {error.strerror}.") from error
-    with _held(place):
-        _check_head(place, {"version": _version(), "model": model, "data": _data_print(rows)})
+    with _one_at_a_time(place):
+        _check_head(place, {"version": _package_version(), "model": model, "data": _data_print(rows)})
         log = PassLog(place)
         try:
             yield CheckpointedRows(rows, log)
@@ -49,7 +49,7 @@ def checkpointed(rows: Rows, folder: str | os.PathLike[str] | None, model: str) 
             log.open = False
 
 
-def _version() -> str:
+def _package_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 
     try:
@@ -59,7 +59,7 @@ def _version() -> str:
 
 
 @contextlib.contextmanager
-def _held(place: Path) -> Iterator[None]:
+def _one_at_a_time(place: Path) -> Iterator[None]:
     """The folder, for this process alone: the system gives the lock back when the process ends, however it ends."""
     import fcntl
 

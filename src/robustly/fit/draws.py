@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation
@@ -17,6 +18,10 @@ from robustly.fit.passes import weighed
 from robustly.fit.problem import Entering, EvidenceProblem
 from robustly.model.row import RowModel
 from robustly.rows.arrays import CHUNK, ArrayRows, pad
+from robustly.rows.store import Data
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +41,29 @@ class Draws(Mapping[str, np.ndarray]):
 
     def __len__(self) -> int:
         return len(self.chains)
+
+    def summary(self, level: float = 0.9) -> pd.DataFrame:
+        """By number: mean, standard deviation, the central interval, effective draws, and r̂ of two or more chains."""
+        import pandas as pd
+        from numpyro.diagnostics import effective_sample_size, split_gelman_rubin
+
+        lines = {}
+        for name, chains in self.chains.items():
+            for index in np.ndindex(*chains.shape[2:]):
+                one = np.asarray(chains[(slice(None), slice(None), *index)])
+                ends = np.quantile(one, [0.5 - level / 2, 0.5 + level / 2])
+                with np.errstate(invalid="ignore", divide="ignore"):
+                    checks = float(effective_sample_size(one)), float(split_gelman_rubin(one))
+                label = name + (f"[{','.join(map(str, index))}]" if index else "")
+                lines[label] = [one.mean(), one.std(ddof=1), *ends, *checks]
+        ends_named = [f"{100 * (0.5 + side * level / 2):g} %" for side in (-1, 1)]
+        return pd.DataFrame.from_dict(lines, orient="index", columns=["mean", "sd", *ends_named, "effective", "r_hat"])
+
+    def __repr__(self) -> str:
+        count, each = self.vectors.shape[:2]
+        return (
+            f"<{count} chains of {each} draws of {', '.join(self.chains)}; {self.divergences} divergences; .summary()>"
+        )
 
 
 # How much effort goes into a row's integral: half the points held at the estimate, all of them, or points found anew.
@@ -78,7 +106,7 @@ def _plain(part: np.ndarray) -> Any:
 
 
 def log_posterior(
-    parts: tuple[RowModel, Approximation], entering: Entering, centre: Any, chunks: Any, effort: int
+    parts: tuple[RowModel, Approximation], entering: Entering, centre: Array, chunks: Any, effort: int
 ) -> Callable[[Any], Any]:
     """The log likelihood of the parameter vector, as a traceable function.
 
@@ -89,7 +117,7 @@ def log_posterior(
     approx = full if effort > ROUGH or model.dim != 1 else full.coarser()
     single = jax.tree.leaves(chunks)[0].shape[0] == 1
 
-    def by_row(function: Any, vector: Any, data: Any, *more: Any) -> Any:
+    def by_row(function: Any, vector: Array, data: Data, *more: Any) -> Any:
         numbers, axes, row = entering(vector, data)
         return jax.vmap(function, (axes, 0, *(0 for _ in more)))(numbers, row, *more)
 
@@ -101,8 +129,8 @@ def log_posterior(
     first = jax.tree.map(lambda a: a[0], chunks)
     prepared = jax.lax.stop_gradient(prepare(first) if single else jax.lax.map(prepare, chunks))
 
-    def log_density(vector: Any) -> Any:
-        def one(chunk: Any) -> Any:
+    def log_density(vector: Array) -> Array:
+        def one(chunk: Any) -> Array:
             data, weight, state, anchors = chunk
             if effort == ANEW:
                 held = jax.lax.stop_gradient(vector)
@@ -167,7 +195,7 @@ def _run(
     options: Any,
     effort: int,
     key: Any,
-    centre: Any,
+    centre: Array,
     factor: Any,
     chunks: Any,
     beside: Any,
@@ -224,7 +252,7 @@ def independence(log_density: Any, size: int, key: Any, num_samples: int, num_ch
     log_weight = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight)
     log_u = jnp.log(jax.random.uniform(key, (num_chains, count)))
 
-    def step(at: Any, proposed: Any) -> tuple[Any, Any]:
+    def step(at: Array, proposed: Any) -> tuple[Any, Any]:
         place, log_here = at
         i, log_there, log_coin = proposed
         moves = log_coin < log_there - log_here

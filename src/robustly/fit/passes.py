@@ -16,6 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
 
@@ -24,7 +25,7 @@ from robustly._runtime.precision import double_precision
 from robustly.approx.base import Approximation
 from robustly.approx.moments import Moments, second_order
 from robustly.model.parameter_cut import Cut, cut_parameters
-from robustly.model.row import RowModel, View
+from robustly.model.row import Row, RowModel, View
 from robustly.rows.store import ByUnit, Data, Rows, Sums
 
 # Moments of more numbers than these take longer to compile than the pass that differentiates the whole.
@@ -48,7 +49,7 @@ class ChunkPass:
         # What is compiled stays here; another process compiles its own.
         return (ChunkPass, (self.run, self.begin)) if self.made_by is None else self.made_by
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def __call__(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         with double_precision():
             if state is None and self.begin is not None:
                 state = self.begin(theta, data, len(weight))
@@ -110,7 +111,7 @@ class Passes:
             self._chosen = compiled, by_moments
         return self._chosen[0]
 
-    def _cut(self, vector: Any, first: Any) -> Cut:
+    def _cut(self, vector: Array, first: Any) -> Cut:
         """The few numbers by which parameters enter a row like this one."""
         model = self.model
         z = jnp.zeros(()) if model.latents is None else jnp.asarray(model.latents)[0]
@@ -118,32 +119,32 @@ class Passes:
         joint = lambda u, v, row: model.log_joint(u, model.parameters.natural(v), row[0], label(row[1]))
         return cut_parameters(joint, jnp.zeros(model.dim), vector, (first, z))
 
-    def find_modes(self, vector: Any, data: Any, state: Any) -> Any:
+    def find_modes(self, vector: Array, data: Data, state: Array) -> Array:
         """The rows' states at a vector."""
         find = lambda row, s: self.approx.find_mode(self.model, vector, row, s)
         return jax.lax.stop_gradient(jax.vmap(find)(data, state))
 
-    def evidences(self, vector: Any, data: Any, state: Any) -> Any:
+    def evidences(self, vector: Array, data: Data, state: Array) -> Array:
         """The rows' evidences, given their states."""
         return jax.vmap(lambda row, s: self.approx.evidence(self.model, vector, row, s))(data, state)
 
-    def _values(self, vector: Any, data: Any, weight: Any, state: Any) -> Chunk:
+    def _values(self, vector: Array, data: Data, weight: Array, state: Array) -> Chunk:
         state = self.find_modes(vector, data, state)
         evidence = self.evidences(vector, data, state)
         return {"value": weighed(weight, evidence)}, {"evidence": evidence}, state
 
-    def _curves(self, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
+    def _curves(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         """Evidence, slope and, where asked for, curvature: one compiled pass for both, as compiling takes longer."""
         vector, curved = theta
         state = self.find_modes(vector, data, state)
 
-        def total(v: Any) -> tuple[Any, Any]:
+        def total(v: Array) -> tuple[Any, Any]:
             evidence = self.evidences(v, data, state)
             return weighed(weight, evidence), evidence
 
         (value, evidence), slope = jax.value_and_grad(total, has_aux=True)(vector)
 
-        def columns(v: Any) -> Any:
+        def columns(v: Array) -> Array:
             # One column after the other: side by side they would not fit the cache, and are no faster.
             _, along = jax.linearize(jax.grad(lambda x: total(x)[0]), v)
             return jax.lax.map(along, jnp.eye(v.shape[0]))
@@ -152,7 +153,7 @@ class Passes:
         sums = {"value": value, "slope": slope, "curve": curve, "integration_error": jnp.zeros(())}
         return sums, {"evidence": evidence}, state
 
-    def _curves_by_moments(self, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
+    def _curves_by_moments(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         """Evidence, slope and curvature from posterior moments, in the few numbers by which parameters enter a row."""
         vector, rough = theta
         model = self.model
@@ -170,7 +171,7 @@ class Passes:
         scalars = each(lambda z, row: seen(vector, row, z))(data)
         bends = each(lambda z, row: jax.jacrev(lambda v: seen(v, row, z))(vector))(data)
 
-        def moments(z: Any, row: Any, numbers: Any, s: Any) -> Moments:
+        def moments(z: Array | None, row: Row, numbers: tuple[Array, ...], s: Array) -> Moments:
             finish = lambda u, some: view.finish(u, some, (row, z))
             return self.approx.moments(model, finish, [*numbers], row, label(z), s, rough)
 
@@ -193,7 +194,7 @@ class Passes:
 
     # ------------------------------------------------------------------ other questions
 
-    def _scores(self, vector: Any, data: Any, weight: Any, state: Any) -> Chunk:
+    def _scores(self, vector: Array, data: Data, weight: Array, state: Array) -> Chunk:
         state = self.find_modes(vector, data, state)
         each = jax.vmap(jax.grad(lambda v, row, s: self.approx.evidence(self.model, v, row, s)), (None, 0, 0))
         score = each(vector, data, state)
@@ -206,10 +207,10 @@ class Passes:
             return self._variance_scores[place]
         where = jnp.asarray(place)
 
-        def chunk(vector: Any, data: Any, weight: Any, state: Any) -> Chunk:
+        def chunk(vector: Array, data: Data, weight: Array, state: Array) -> Chunk:
             state = self.find_modes(vector, data, state)
 
-            def one(row: Any, s: Any) -> Any:
+            def one(row: Row, s: Array) -> Array:
                 at = lambda common: self.approx.evidence(self.model, vector.at[where].set(common), row, s)
                 slope = jax.grad(at)(vector[where])
                 return 0.5 * (jnp.outer(slope, slope) + jax.hessian(at)(vector[where]))
@@ -221,13 +222,13 @@ class Passes:
         self._variance_scores[place] = self._compiled(chunk, Passes.variance_scores, place)
         return self._variance_scores[place]
 
-    def _posteriors(self, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
+    def _posteriors(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         """Mean, standard deviation and quantiles of every number of a row's local value."""
         vector, levels = theta
         state = self.find_modes(vector, data, state)
         natural = self.model.parameters.natural(vector)
 
-        def one(row: Any, s: Any) -> tuple[Any, Any, Any]:
+        def one(row: Row, s: Array) -> tuple[Any, Any, Any]:
             u, log_share = self.approx.points(self.model, vector, row, s)
             share = jnp.exp(log_share)
             local = jax.vmap(lambda point: ravel_pytree(self.model.local(point, natural, row)[0])[0])(u)
@@ -238,20 +239,20 @@ class Passes:
         mean, sd, quantile = jax.vmap(one)(data, state)
         return {}, {"mean": mean, "sd": sd, "quantile": quantile}, state
 
-    def _expected_curves(self, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
+    def _expected_curves(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         vector, at = theta
 
-        def total(v: Any) -> Any:
+        def total(v: Array) -> Array:
             expected = jax.vmap(lambda row, s: self.approx.expected(self.model, v, at, row, s))(data, state)
             return weighed(weight, expected)
 
         value, slope = jax.value_and_grad(total)(vector)
         return {"value": value, "slope": slope, "curve": jax.jacfwd(jax.grad(total))(vector)}, {}, state
 
-    def _log_hyperprior(self, vector: Any) -> Any:
+    def _log_hyperprior(self, vector: Array) -> Array:
         return jnp.asarray(self.model.log_hyperprior(self.model.parameters.natural(vector)), dtype=float)
 
-    def _beside_prior(self, curves: Any, theta: Any, data: Any, weight: Any, state: Any) -> Chunk:
+    def _beside_prior(self, curves: Any, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         """A pass that also gives the hyperprior and its derivatives: the same with every chunk, and so counted."""
         sums, by_row, state = curves(theta, data, weight, state)
         vector = theta[0]
@@ -267,14 +268,14 @@ def with_prior(sums: Sums) -> tuple[float, np.ndarray, np.ndarray]:
     return float(value), slope, curve
 
 
-def weighted_quantiles(values: Any, share: Any, levels: Any) -> Any:
+def weighted_quantiles(values: Array, share: Array, levels: Array) -> Array:
     """Quantiles of weighted points, interpolated between the middles of their steps."""
     order = jnp.argsort(values)
     share = share[order]
     return jnp.interp(levels, jnp.cumsum(share) - 0.5 * share, values[order])
 
 
-def weighed(weight: Any, each: Any) -> Any:
+def weighed(weight: Array, each: Array) -> Array:
     """A weighted sum in which rows of weight zero do not count, whatever they hold."""
     return jnp.sum(jnp.where(weight > 0, weight * jnp.where(weight > 0, each, 0.0), 0.0))
 
@@ -310,7 +311,7 @@ class RowKernel:
     def __reduce__(self) -> Any:
         return row_kernel, (self.model, self.approx)
 
-    def by_row(self, function: Callable[..., Any], numbers: tuple[Any, ...], *more: Any) -> Callable[..., Any]:
+    def by_row(self, function: Callable[..., Any], numbers: tuple[Array, ...], *more: Any) -> Callable[..., Any]:
         """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs."""
         axes = tuple(0 if np.ndim(number) else None for number in numbers)
         place = (function, axes, more)
@@ -318,40 +319,40 @@ class RowKernel:
             self._kept[place] = one_thread(jax.vmap(partial(function, self), (axes, 0, 0, *more)))
         return self._kept[place]
 
-    def curves(self, numbers: tuple[Any, ...], row: Data, state: Any, rough: bool) -> tuple[Any, Any, Any, Any]:
+    def curves(self, numbers: tuple[Array, ...], row: Data, state: Array, rough: bool) -> tuple[Any, Any, Any, Any]:
         """Every row's evidence, its slopes and curvatures (as :func:`pairs` orders them) in the numbers, and its state."""
         return self.by_row(RowKernel._curves, numbers, None)(numbers, row, state, rough)
 
-    def _curves(self, numbers: Any, row: Any, state: Any, rough: Any) -> tuple[Any, Any, Any, Any]:
+    def _curves(self, numbers: tuple[Array, ...], row: Row, state: Array, rough: Any) -> tuple[Any, Any, Any, Any]:
         state = jax.lax.stop_gradient(self.approx.find_mode(self.model, numbers, row, state.astype(float)))
         finish = lambda u, some: self.model.log_joint(u, self.model.parameters.natural(tuple(some)), row, None)
         found = self.approx.moments(self.model, finish, numbers, row, None, state, rough)
         curve = jnp.stack([found.curve[i, j] for i, j in pairs(len(numbers))])
         return found.evidence, found.score, curve, state
 
-    def expected(self, numbers: tuple[Any, ...], row: Data, state: Any, at: tuple[Any, ...]) -> tuple[Any, ...]:
+    def expected(self, numbers: tuple[Array, ...], row: Data, state: Array, at: tuple[Any, ...]) -> tuple[Any, ...]:
         """As :meth:`curves`, of what EM maximises: the expected log density under posteriors found at the numbers `at`."""
         axes = tuple(0 if np.ndim(number) else None for number in numbers)
         return self.by_row(RowKernel._expected, numbers, axes)(numbers, row, state, at)
 
-    def _expected(self, numbers: Any, row: Any, state: Any, at: Any) -> tuple[Any, Any, Any, Any]:
+    def _expected(self, numbers: tuple[Array, ...], row: Row, state: Array, at: Array) -> tuple[Any, Any, Any, Any]:
         some = lambda *given: self.approx.expected(self.model, given, at, row, state.astype(float))
         value, slope, curve = second_order(some, numbers)
         return value, jnp.stack(slope), jnp.stack([curve[i, j] for i, j in pairs(len(numbers))]), state
 
-    def values(self, numbers: tuple[Any, ...], row: Data, state: Any) -> tuple[Any, Any]:
+    def values(self, numbers: tuple[Array, ...], row: Data, state: Array) -> tuple[Any, Any]:
         """Every row's evidence alone, and its state."""
         return self.by_row(RowKernel._value, numbers)(numbers, row, state)
 
-    def _value(self, numbers: Any, row: Any, state: Any) -> tuple[Any, Any]:
+    def _value(self, numbers: tuple[Array, ...], row: Row, state: Array) -> tuple[Any, Any]:
         state = jax.lax.stop_gradient(self.approx.find_mode(self.model, numbers, row, state.astype(float)))
         return self.approx.evidence(self.model, numbers, row, state), state
 
-    def posterior(self, numbers: tuple[Any, ...], row: Data, state: Any, levels: Any) -> tuple[Any, Any, Any]:
+    def posterior(self, numbers: tuple[Array, ...], row: Data, state: Array, levels: Array) -> tuple[Any, Any, Any]:
         """Mean, standard deviation and quantiles of every row's own value."""
         return self.by_row(RowKernel._posterior, numbers, None)(numbers, row, state, levels)
 
-    def _posterior(self, numbers: Any, row: Any, state: Any, levels: Any) -> tuple[Any, Any, Any]:
+    def _posterior(self, numbers: tuple[Array, ...], row: Row, state: Array, levels: Array) -> tuple[Any, Any, Any]:
         state = self.approx.find_mode(self.model, numbers, row, state.astype(float))
         u, log_share = self.approx.points(self.model, numbers, row, state)
         share = jnp.exp(log_share)
@@ -377,7 +378,7 @@ def view_pass(view: View, curves: Callable[..., tuple[Any, Any, Any, Any]], kern
     def begin(theta: Any, data: Data, count: int) -> np.ndarray:
         return kernel.approx.start_at(kernel.model, view.seen(data), view.enter(theta[0], data)[0], count)
 
-    def run(theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def run(theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         at, more = theta
         with np.errstate(all="ignore"):  # Places too far out are told by values that are not finite.
             more = view.enter(more, data)[0] if curves == kernel.expected else more
@@ -399,7 +400,7 @@ def view_values(view: View, kernel: RowKernel) -> ChunkPass:
     def begin(theta: Any, data: Data, count: int) -> np.ndarray:
         return kernel.approx.start_at(kernel.model, view.seen(data), view.enter(theta, data)[0], count)
 
-    def run(theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def run(theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         with np.errstate(all="ignore"):
             value, state = kernel.values(view.enter(theta, data)[0], view.seen(data), np.asarray(state, np.float32))
             total = np.where(weight > 0, weight * np.asarray(value), 0.0).sum()

@@ -1,7 +1,7 @@
 """What does a search see of a model and its rows? The summed evidence, and what is known of its ends.
 
-One pass over the rows gives value, slope and curvature at a vector. A problem also says where to begin, which ends its parameters may run to, and which simpler models lie at its
-edge. That is all :func:`robustly.fit.search.search` knows, whatever the model and wherever the rows.
+One pass over the rows gives value, slope and curvature at a vector. A problem also says where to begin, which ends its
+parameters may run to, and which simpler models lie at its edge. That is all :func:`robustly.fit.search.search` knows, whatever the model and wherever the rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.precision import double_precision
-from robustly.approx import Approximation, Quadrature, default_approximation
+from robustly.approx import Approximation, Exact, Quadrature, default_approximation
 from robustly.errors import FitError, ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.objective import Effort, Look, Optimum, Problem
@@ -33,9 +33,10 @@ FINEST = 161
 HIGHER = 1e-9
 
 FEW = 2048
+# So many rows with closed forms are looked at once more for the sake of the last digits.
+FEW_ENOUGH = 30_000
 RANDOM_STARTS = 24
 CLIMBED = 4
-
 
 # (vector, data) -> what rows see of the vector, along which axes it differs by row, what else they see
 Entering = Callable[[Any, Any], tuple[Any, Any, Any]]
@@ -71,6 +72,15 @@ class Found:
     @property
     def outcome(self) -> Outcome:
         return self.optimum.outcome
+
+    @cached_property
+    def curve(self) -> np.ndarray:
+        """Second derivative of the objective at the vector; where a look is dear, that of one negligible step before."""
+        if self.optimum.before is None or not self.problem.looks_are_cheap:
+            return self.optimum.curve
+        curve = self.problem.look(self.vector).curve
+        assert curve is not None
+        return curve
 
     @cached_property
     def evidence(self) -> np.ndarray:
@@ -114,11 +124,16 @@ class EvidenceProblem(Problem):
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.slot = Slot()
-        self.sums: Sums = {}
+        self.seen_sums: Sums = {}
         self.by_unit: ByUnit = {}
         self.seen_at: np.ndarray | None = None
 
     # ------------------------------------------------------------------ looking
+
+    @property
+    def looks_are_cheap(self) -> bool:
+        """Whether one look more is hardly noticed: few rows, nothing to integrate."""
+        return len(self.rows) <= FEW_ENOUGH and isinstance(self.parts[1], Exact)
 
     @property
     @abstractmethod
@@ -147,7 +162,7 @@ class EvidenceProblem(Problem):
             mapped = self.rows.map(chunk_pass, theta, keep=self.slot, into=ahead)
             found = self._look(vector, mapped.sums)
         if np.isfinite(found.value) or not self.by_unit:
-            self.sums, self.by_unit, self.seen_at = mapped.sums, mapped.by_unit, np.array(vector)
+            self.seen_sums, self.by_unit, self.seen_at = mapped.sums, mapped.by_unit, np.array(vector)
         if np.isfinite(found.value):
             self.slot = ahead
         return found if effort is not Effort.SLOPE else found._replace(curve=None)
@@ -197,6 +212,18 @@ class EvidenceProblem(Problem):
     def rescue(self, bad: np.ndarray) -> np.ndarray | None:
         """Another place to begin, where the first has no finite evidence."""
         return None
+
+    def without_evidence(self, where: str) -> str:
+        """What to tell the user when rows had no finite evidence at the last look."""
+        evidence = np.asarray(self.by_unit["evidence"])
+        bad = np.flatnonzero(~np.isfinite(evidence) & (np.asarray(self.rows.weight) > 0))
+        if bad.size == 0:
+            return f"the hyperpriors have no finite density {where}. Widen them, or give start=."
+        more = f" and {bad.size - 1} more" if bad.size > 1 else ""
+        return (
+            f"row {bad[0]}{more} has no finite evidence ({evidence[bad[0]]}) {where}. Look for extreme or impossible values "
+            "there, or give start= values at which the data are possible."
+        )
 
     def is_better(self, tried: Found, best: Found) -> bool:
         """Whether a climb from another start is to be taken instead; of two tops of one height, the first stays."""
@@ -258,7 +285,9 @@ class RowProblem(EvidenceProblem):
         if self.seen_at is not None and np.array_equal(self.seen_at, vector):
             return self.by_unit["evidence"]
         with double_precision():
-            return self.rows.map(self.passes.values, vector, keep=self.slot).by_unit["evidence"]
+            # Of few rows, a pass that is compiled already is quicker than compiling one for the evidence alone.
+            run, theta = self._pass(vector, Effort.FULL) if len(self.rows) <= FEW else (self.passes.values, vector)
+            return self.rows.map(run, theta, keep=self.slot).by_unit["evidence"]
 
     def for_draws(self) -> tuple[ArrayRows, Entering]:
         return in_memory(self.rows), lambda vector, data: (vector, None, data)
@@ -294,34 +323,20 @@ class RowProblem(EvidenceProblem):
         values = np.array([few.fresh().look(at, few.cheaper).value for at in candidates])
         values[~np.isfinite(values)] = -np.inf
         if not np.any(np.isfinite(values)):
-            raise FitError(self._no_start(default))
+            all_rows = self.fresh()
+            all_rows.look(default)
+            raise FitError(all_rows.without_evidence("wherever the search looked"))
         best = [candidates[i] for i in np.argsort(-values)[:CLIMBED] if np.isfinite(values[i])]
         if self.model.latents is None:
             return best[:1]
         climbed = [maximize(few.fresh(), at, Stop(1e-6, 60)) for at in best]
         return [max(climbed, key=lambda optimum: optimum.value).vector]
 
-    def _no_start(self, vector: np.ndarray) -> str:
-        check = self.fresh()
-        check.look(vector)
-        evidence = np.asarray(check.by_unit["evidence"])
-        bad = np.flatnonzero(~np.isfinite(evidence) & (np.asarray(self.rows.weight) > 0))
-        if bad.size == 0:
-            return (
-                "the priors of the shared sites have no finite density anywhere the search looked. Widen them, or give "
-                "start=."
-            )
-        more = f" and {bad.size - 1} more" if bad.size > 1 else ""
-        return (
-            f"row {bad[0]}{more} has no finite evidence ({evidence[bad[0]]}) wherever the search looked. Look for extreme "
-            "or impossible values there, or give start= values at which the data are possible."
-        )
-
     def refined(self, found: Found) -> tuple[EvidenceProblem, str] | None:
         approx = self.passes.approx
         if self.chosen or not isinstance(approx, Quadrature) or approx.nodes >= FINEST:
             return None
-        off = float(self.sums["integration_error"])
+        off = float(self.seen_sums["integration_error"])
         if off <= TOLERATED * max(1.0, abs(found.value)):
             return None
         finer = type(self)(self.model, self.rows, Quadrature(2 * approx.nodes - 1))

@@ -50,7 +50,7 @@ def search(
         if tried.outcome.kind != "bad_start" and (best is None or problem.is_better(tried, best)):
             best = tried
     if best is None:
-        raise FitError(_no_finite_evidence(problem, tried))
+        raise FitError(tried.problem.without_evidence("at the start of the search"))
     if not best.outcome.converged:
         best = best.problem.at_end(best, climb)
     for limit in limits:
@@ -73,13 +73,3 @@ def _fit_of_sample(problem: EvidenceProblem, stop: Stop) -> Found | None:
     found = search(problem.on(sample), Stop(max(stop.rtol, SAMPLE_RTOL), stop.max_steps))
     give_back()
     return found if found.outcome.converged and np.all(np.isfinite(found.vector)) else None
-
-
-def _no_finite_evidence(problem: EvidenceProblem, tried: Found) -> str:
-    evidence = np.asarray(tried.problem.by_unit["evidence"])
-    bad = np.flatnonzero(~np.isfinite(evidence) & (np.asarray(problem.rows.weight) > 0))
-    where = f"row {bad[0]}" if bad.size else "the hyperprior"
-    return (
-        f"{where} has no finite evidence at the start of the search. Look for extreme or impossible values there, or give "
-        "start= values at which the data are possible."
-    )

@@ -7,9 +7,12 @@ they are first used.
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from types import ModuleType
 from typing import Any
+
+from robustly.errors import ModelError, did_you_mean
 
 _HOMES = {
     "Family": "families",
@@ -22,6 +25,11 @@ _HOMES = {
     "Gamma": "families",
     "Exponential": "families",
     "NegativeBinomial": "families",
+    "ZeroInflatedPoisson": "zeros",
+    "ZeroInflatedNegativeBinomial": "zeros",
+    "HurdlePoisson": "zeros",
+    "HurdleNegativeBinomial": "zeros",
+    "Tweedie": "zeros",
     "RobustLinearRegression": "estimators",
     "RobustPoissonRegression": "estimators",
     "RobustLogisticRegression": "estimators",
@@ -49,7 +57,29 @@ class _Callable(ModuleType):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         from robustly.glm.formula import glm
 
+        known = self.__signature__.parameters
+        for name in kwargs:
+            if name not in known:
+                raise ModelError(
+                    f"rb.glm has no argument {name!r}; it takes {', '.join(known)}." + did_you_mean(name, known)
+                )
         return glm(*args, **kwargs)
 
+    @property
+    def __signature__(self) -> inspect.Signature:
+        """That of the function, for ``inspect.signature`` and editors."""
+        from robustly.glm.formula import glm
 
+        return inspect.signature(glm)
+
+    @property
+    def __doc__(self) -> str:  # type: ignore[override]
+        """What ``help(robustly.glm)`` shows first: the function."""
+        from robustly.glm.formula import glm
+
+        told = (glm.__doc__ or "").split("Example:")[0].rstrip()
+        return f"glm{inspect.signature(glm)}\n\n    {told}\n\n{_PACKAGE}"
+
+
+_PACKAGE = vars(sys.modules[__name__])["__doc__"]
 sys.modules[__name__].__class__ = _Callable

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from robustly.errors import DataError, PersistError, names
-from robustly.glm.families import FAMILIES, Family
+from robustly._runtime.estimator import with_parameters
+from robustly.errors import DataError, ModelError, PersistError, names
+from robustly.glm.families import FAMILIES, Binomial, Family, Normal
 from robustly.glm.fit import fit_glm
+from robustly.glm.formula_frames import refuse_other_length
+from robustly.glm.grouped.design import INTERCEPT, group_design
+from robustly.glm.grouped.fit import fit_grouped
+from robustly.glm.grouped.result import mixed_of
 from robustly.glm.predictive import GLMPredictive
 from robustly.glm.result import regression_of
 from robustly.glm.stored import stored_design, stored_predictor
@@ -20,16 +25,34 @@ from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved
 from robustly.rows.anywhere import as_stored
+from robustly.rows.groups import group_rows
+from robustly.rows.labels import (
+    RowLabels,
+    as_numbers,
+    check_na_action,
+    labels_of_rows,
+    missing_by_row,
+    taken,
+    used_rows,
+)
 from robustly.rows.stored import Stored
 
 
+@with_parameters
 class GLMEstimator(BaseEstimator):
     """What all regressions share."""
 
-    result_: Fit
-    coef_: Any
-    intercept_: Any
-    n_iter_: int
+    fit_intercept: bool = True
+    alpha: float = 0.0
+    tol: float = 1e-8
+    max_iter: int = 100
+    na_action: str = "raise"
+
+    if TYPE_CHECKING:  # there after fitting
+        result_: Fit
+        coef_: Any
+        intercept_: Any
+        n_iter_: int
 
     def _family(self) -> Family:
         raise NotImplementedError
@@ -37,17 +60,8 @@ class GLMEstimator(BaseEstimator):
     def _options(self) -> dict[str, Any]:
         """What is passed on to the fit."""
         own = self.get_params(deep=False)
-        passed = ("local", "prior", "approx", "solver", "hyperprior", "dof", "spread", "tol", "max_iter")
+        passed = ("local", "prior", "approx", "solver", "hyperprior", "dof", "spread", "tol", "max_iter", "x_weights")
         return {name: own[name] for name in passed if name in own}
-
-    def _design(self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None) -> Design:
-        stored = as_stored(X)
-        if stored is not None:
-            return self._stored_design(stored, y, sample_weight, offset, exposure, trials)
-        response = response_of(X, y)
-        refuse_text_columns(X)
-        matrix = validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
-        return self._read(matrix, response, sample_weight, offset, exposure, trials)
 
     def _stored_design(
         self,
@@ -61,10 +75,37 @@ class GLMEstimator(BaseEstimator):
     ) -> Design:
         """Columns that are not in memory: what goes along with them are names of columns, or columns of the same rows."""
         given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
-        design = stored_design(X, y, given, intercept=self.fit_intercept, ridge=self.alpha, classes=classes)  # type: ignore[attr-defined]
+        design = stored_design(X, y, given, intercept=self.fit_intercept, ridge=self.alpha, classes=classes)
         self.n_features_in_ = design.width
         self.feature_names_in_ = np.array(design.terms[int(design.intercept) :], dtype=object)
         return design
+
+    def _names_in(self) -> list[str]:
+        return [str(name) for name in getattr(self, "feature_names_in_", ())]
+
+    def _design(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None
+    ) -> tuple[Design, RowLabels]:
+        matrix, beside, labels = self._rows(X, y, sample_weight, offset, exposure, trials)
+        return self._read(matrix, *beside.values()), labels
+
+    def _rows(
+        self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any
+    ) -> tuple[Any, dict[str, Any], RowLabels]:
+        """The columns, what stands beside them, and what the rows are called; rows with missing values dropped if asked."""
+        refuse_text_columns(X)
+        action = self.na_action
+        check_na_action(action)
+        matrix = validate_data(self, as_numbers(X, "X"), accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
+        beside = {"y": y, "sample_weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
+        labels = labels_of_rows(X)
+        if action == "raise":
+            return matrix, beside, labels
+        gone = missing_by_row({"X": matrix, **beside}, matrix.shape[0])
+        used = used_rows(gone, matrix.shape[0])
+        if used.all():
+            return matrix, beside, labels
+        return matrix[used], {label: taken(given, used) for label, given in beside.items()}, labels.only(used, gone)
 
     def _read(self, matrix: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any) -> Design:
         terms = (
@@ -78,10 +119,10 @@ class GLMEstimator(BaseEstimator):
             terms,
             intercept=self.fit_intercept,
             weight=sample_weight,
-            offset=offset,  # type: ignore[attr-defined]
+            offset=offset,
             exposure=exposure,
             trials=trials,
-            ridge=self.alpha,  # type: ignore[attr-defined]
+            ridge=self.alpha,
         )
 
     def _matrix(self, X: Any) -> Any:
@@ -97,14 +138,25 @@ class GLMEstimator(BaseEstimator):
         matrix = self._matrix(X)
         return regression_of(self.result_).fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
 
-    def _names_in(self) -> list[str]:
-        return [str(name) for name in getattr(self, "feature_names_in_", ())]
-
-    def predict_dist(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:
-        """The predictive distribution of every row, averaged over rows' own values: mean, sd, quantile …"""
-        m = self._predictor(X, offset, exposure)
+    def predict_dist(
+        self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None, groups: Any = None
+    ) -> Any:
+        """The predictive distribution of every row, averaged over rows' or groups' own values: mean, sd, quantile …"""
+        check_is_fitted(self)
+        if self.result_.unit:
+            matrix = self._matrix(X)
+            return mixed_of(self.result_).with_intercepts(
+                matrix, read_offset(offset, exposure, matrix.shape[0]), groups, trials
+            )
+        if groups is not None:
+            raise DataError("groups= came, but the model was fitted without groups. Leave it out, or fit with groups=.")
+        regression_of(self.result_).refuse_forgotten({"offset": offset, "exposure": exposure, "trials": trials})
+        if as_stored(X) is not None:
+            raise DataError("predictions of rows that are not in memory are means: predict(X) gives them.")
+        fitted, matrix = regression_of(self.result_).fitted, self._matrix(X)
+        m = fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
-        return GLMPredictive(regression_of(self.result_).fitted, m, counted)
+        return GLMPredictive(fitted, m, counted, matrix).of_fit(self.result_)
 
     def surprise(self, X: Any, y: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> np.ndarray:
         """Minus the log predictive density of every row: large for rows that do not belong."""
@@ -121,7 +173,11 @@ class GLMEstimator(BaseEstimator):
         return self.result_.surprise
 
     def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
-        """Rows of the fitted data that do not belong, most surprising first; see :meth:`Fit.outliers`."""
+        """Rows of the fitted data that do not belong, most surprising first, by label where `X` was a frame with an index.
+
+        Args:
+            fdr, level: the share that may be there by chance, or a bound of tail probabilities; see :meth:`Fit.outliers`.
+        """
         check_is_fitted(self)
         return self.result_.outliers(fdr=fdr, level=level)
 
@@ -133,6 +189,11 @@ class GLMEstimator(BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file; read it with ``rb.load``."""
         check_is_fitted(self)
+        if self.result_.unit:
+            raise PersistError(
+                "an estimator fitted with groups is not kept in a file. Keep its numbers with model.result_.save(path), or fit by "
+                'formula, rb.glm("y ~ x + (1 | g)", data), whose file predicts known and new groups.'
+            )
         params = {}
         for name, value in self.get_params(deep=False).items():
             if isinstance(value, Family):
@@ -157,11 +218,27 @@ class GLMEstimator(BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.allow_nan = self.na_action == "drop"
         return tags
 
 
+@with_parameters
+class OwnPredictors:
+    """Parameters of regressions whose rows have predictors of their own."""
+
+    prior: str = "normal"
+    approx: Any = "quadrature"
+    solver: str = "newton"
+    hyperprior: Any = None
+    dof: Any = 4.0
+    spread: float | None = None
+
+
+@with_parameters
 class RowRegressor(RegressorMixin, GLMEstimator):
     """Regressions with one numeric response."""
+
+    predict_kind: str = "mean"
 
     def fit(
         self,
@@ -171,15 +248,19 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         *,
         offset: Any = None,
         exposure: Any = None,
+        groups: Any = None,
         checkpoint: Any = None,
     ) -> Any:
         """Fit to rows `X` (n, d), dense, sparse or a frame, and responses `y` (n,).
 
         Of rows in Parquet files, `X` is ``rb.parquet(path, columns=[…])`` and `y` the name of a column; so are the others.
-        `sample_weight` says how often each row counts, `offset` is added to the predictor, the log of `exposure` too.
         `checkpoint` names a folder from which the same call goes on after its process was killed.
+
+        `sample_weight` says how often each row counts, `offset` is added to the predictor, the log of `exposure` too. With
+        `groups`, one label a row, the rows of a group share an effect: it is the group that has a predictor of its own, under
+        the law that `prior` names, and rows keep what is left of `local` (Student-t errors, wrong labels).
         """
-        return self._fit(X, y, sample_weight, offset, exposure, checkpoint=checkpoint)
+        return self._fit(X, y, sample_weight, offset, exposure, groups=groups, checkpoint=checkpoint)
 
     def _fit(
         self,
@@ -189,21 +270,84 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         offset: Any,
         exposure: Any,
         trials: Any = None,
+        groups: Any = None,
         checkpoint: Any = None,
     ) -> Any:
         refuse_no_response(y)
-        design = self._design(X, y, sample_weight, offset, exposure, trials)
-        keep_fit(self, fit_glm(design, self._family(), checkpoint=checkpoint, **self._options()))
+        family, stored = self._family(), as_stored(X)
+        if groups is not None and (stored is not None or checkpoint is not None):
+            raise DataError("groups= needs rows in memory, and takes no checkpoint.")
+        if stored is not None:
+            there = self._stored_design(stored, y, sample_weight, offset, exposure, trials)
+            needs = given_by_row(offset=offset, exposure=exposure, trials=trials)
+            keep_fit(self, fit_glm(there, family, needs=needs, checkpoint=checkpoint, **self._options()))
+            return self
+        design, labels = self._design(X, response_of(X, y, family), sample_weight, offset, exposure, trials)
+        given = given_by_row(offset=offset, exposure=exposure, trials=trials)
+        if groups is not None:
+            keep_fit(self, self._fit_groups(design, family, groups))
+            return self
+        keep_fit(self, fit_glm(design, family, needs=given, labels=labels, checkpoint=checkpoint, **self._options()))
         return self
 
-    def predict(self, X: Any, kind: str = "typical", *, offset: Any = None, exposure: Any = None) -> np.ndarray:
-        """The expected response: of a ``"typical"`` row (own value at the centre), or ``"marginal"``, over all rows."""
+    def _fit_groups(self, design: Design, family: Family, groups: Any) -> Fit:
+        """Rows whose groups have intercepts of their own."""
+        asked = self._options()
+        refuse_other_length(len(design), "groups", groups)
+        given = group_design(design, group_rows(groups), np.ones((len(design), 1)), (INTERCEPT,), ((0, 0),))
+        local = asked.get("local")
+        heavy = asked.get("prior", "normal") == "student_t"
+        errors = isinstance(family, Normal) and local in ("auto", "dispersion")
+        degrees = asked.get("dof")
+        return fit_grouped(
+            given,
+            family,
+            local="dispersion" if errors else "label" if local == "label" else None,
+            group_law=asked.get("prior", "normal"),
+            group_dof=degrees if heavy and not isinstance(degrees, str) else None,
+            dof=degrees if errors else None,
+            max_iter=max(asked["max_iter"], 100),
+        )
+
+    def predict(
+        self, X: Any, kind: str | None = None, *, offset: Any = None, exposure: Any = None, groups: Any = None
+    ) -> np.ndarray:
+        """The expected response of every row.
+
+        Args:
+            X: new rows, with the columns of the fit.
+            kind: ``"mean"`` averages over rows' own values, ``"typical"`` is a row whose own value is the common one
+                (``exp(x·w)`` for counts). None is what the estimator was made with, `predict_kind`.
+            offset, exposure: those of the new rows; asked for where the model was fitted with them.
+            groups: of a model with groups, the label of each row's group; without them, and for labels that were not fitted,
+                rows are of new groups.
+        """
         stored = as_stored(X)
         if stored is not None:
             check_is_fitted(self)
-            fitted = regression_of(self.result_).fitted
-            return stored_predictor(stored, self._names_in(), fitted, offset, exposure, kind)
-        return self.predict_dist(X, offset=offset, exposure=exposure).of_kind(kind)
+            fitted, asked = regression_of(self.result_).fitted, self.predict_kind if kind is None else kind
+            return stored_predictor(stored, self._names_in(), fitted, offset, exposure, asked)
+        return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, groups=groups))
+
+    def _expected(self, kind: str | None, predictive: GLMPredictive) -> np.ndarray:
+        """Predictions, which scikit-learn's scores have to be able to use."""
+        found = of_kind(self.predict_kind if kind is None else kind, predictive)
+        if np.isposinf(found).any() and np.isfinite(predictive.m).all() and np.isfinite(predictive.typical).all():
+            raise ModelError(
+                "the fitted law of rows' own values has tails so heavy that the expected response is infinite. Ask for "
+                'kind="typical" (predict_kind="typical" in the estimator), or for predict_dist(X).quantile(0.5).'
+            )
+        return found
+
+
+def of_kind(kind: str, predictive: GLMPredictive) -> np.ndarray:
+    """The expected response by the name of its kind."""
+    return predictive.of_kind(kind)
+
+
+def given_by_row(**given: Any) -> tuple[str, ...]:
+    """Which of these came: predictions have to be given them again."""
+    return tuple(label for label, value in given.items() if value is not None)
 
 
 def refuse_no_response(y: Any) -> None:
@@ -211,10 +355,16 @@ def refuse_no_response(y: Any) -> None:
         raise DataError("y is missing: this estimator requires y to be passed, but the target y is None.")
 
 
-def response_of(X: Any, y: Any) -> np.ndarray:
-    y = np.asarray(y)
+def response_of(X: Any, y: Any, family: Family) -> np.ndarray:
+    """One column, or for a binomial family two: successes and failures."""
+    y = np.asarray(as_numbers(y, "y"))
     if y.ndim == 2 and y.shape[1] == 2:
-        return y
+        if isinstance(family, Binomial) and not family.yes_or_no:
+            return y
+        raise DataError(
+            f"y should be a 1d array, got an array of shape {y.shape} instead: {family} has one response a row. Fit one "
+            'column at a time; successes and failures side by side are for family="binomial".'
+        )
     response = column_or_1d(y, warn=True)
     check_consistent_length(X, response)
     if response.dtype == object:
@@ -246,7 +396,7 @@ def keep_fit(model: GLMEstimator, result: Fit) -> None:
     """Give an estimator its result, and the fitted numbers under scikit-learn's names."""
     model.result_ = result
     model.n_iter_ = max(1, len(result.history))
-    fitted = regression_of(result).fitted
+    fitted = mixed_of(result).fitted if result.unit else regression_of(result).fitted
     first = int(fitted.intercept)
     model.coef_ = fitted.coefficients[first:]
     model.intercept_ = float(fitted.coefficients[0]) if first else 0.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 import numpy as np
 
-from robustly.errors import ModelError, PersistError
-from robustly.glm.base import RowRegressor, keep_fit
+from robustly._runtime.estimator import with_parameters
+from robustly.errors import PersistError
+from robustly.glm.base import OwnPredictors, RowRegressor, keep_fit
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
 from robustly.glm.local import LocalChoice
 from robustly.glm.logistic import RobustLogisticRegression
@@ -15,6 +17,7 @@ from robustly.glm.result import regression_of
 from robustly.glm.saved_fits import from_saved
 
 
+@with_parameters
 class RobustLinearRegression(RowRegressor):
     r"""Linear regression in which every row has its own precision: Student-t errors, all parameters fitted.
 
@@ -28,6 +31,11 @@ class RobustLinearRegression(RowRegressor):
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
         tol: the gain in log likelihood at which the search ends, relative to its size.
         max_iter: most passes over the rows.
+        predict_kind: what :meth:`predict` gives, ``"mean"`` or ``"typical"``; here they are the same.
+        na_action: ``"drop"`` leaves out rows with missing values when fitting, and the summary names them; ``"raise"`` refuses
+            them.
+        x_weights: ``"mcd"`` weights rows by the robust distance of their columns from the others', against leverage; or a number
+            a row; see :mod:`robustly.glm.leverage`.
 
     Example:
         >>> X = np.arange(40.0)[:, None]
@@ -40,20 +48,8 @@ class RobustLinearRegression(RowRegressor):
     Lange, Little & Taylor (1989).
     """
 
-    def __init__(
-        self,
-        *,
-        fit_intercept: bool = True,
-        dof: float | None = None,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.dof = dof
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
+    dof: float | None = None
+    x_weights: Any = None
 
     def _family(self) -> Family:
         return Normal()
@@ -62,7 +58,8 @@ class RobustLinearRegression(RowRegressor):
         return {**super()._options(), "local": "dispersion"}
 
 
-class RobustPoissonRegression(RowRegressor):
+@with_parameters
+class RobustPoissonRegression(RowRegressor, OwnPredictors):
     r"""Poisson regression in which every row has its own log rate.
 
     :math:`\eta_i \sim p(\cdot \mid b + x_i w, \mathrm{spread})`, :math:`y_i \sim \mathrm{Poisson}(e^{\eta_i})`, the
@@ -77,7 +74,9 @@ class RobustPoissonRegression(RowRegressor):
         hyperprior: a NumPyro distribution of the spread; None for maximum likelihood.
         dof: degrees of freedom of a ``"student_t"`` prior; None fits them.
         spread: hold the spread at this value; None fits it.
-        fit_intercept, alpha, tol, max_iter: as in :class:`RobustLinearRegression`.
+        predict_kind: what :meth:`predict` gives: ``"mean"``, over all rows, which is what scores compare with responses, or
+            ``"typical"``, exp(x·w), a row in the middle. The mean is larger by exp(spread²/2) under a normal prior.
+        fit_intercept, alpha, tol, max_iter, na_action: as in :class:`RobustLinearRegression`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -87,31 +86,6 @@ class RobustPoissonRegression(RowRegressor):
         >>> bool(0.4 < model.spread_ < 1)
         True
     """
-
-    def __init__(
-        self,
-        *,
-        prior: str = "normal",
-        approx: Any = "quadrature",
-        solver: str = "newton",
-        hyperprior: Any = None,
-        dof: float | None = 4.0,
-        spread: float | None = None,
-        fit_intercept: bool = True,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-    ) -> None:
-        self.prior = prior
-        self.approx = approx
-        self.solver = solver
-        self.hyperprior = hyperprior
-        self.dof = dof
-        self.spread = spread
-        self.fit_intercept = fit_intercept
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
 
     def _family(self) -> Family:
         return Poisson()
@@ -125,19 +99,21 @@ class RobustPoissonRegression(RowRegressor):
         return tags
 
 
-class RobustGLM(RowRegressor):
+@with_parameters
+class RobustGLM(RowRegressor, OwnPredictors):
     """Any family, anything local.
 
     Args:
         family: a name (``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
-            ``"negative_binomial"``) or a :class:`~robustly.glm.families.Family`, your own included.
+            ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"hurdle_poisson"``, ``"tweedie"`` …) or a
+            :class:`~robustly.glm.families.Family`, your own included.
         local: ``"predictor"``, ``"dispersion"``, ``"label"`` (0/1 responses), None for the classical model, a class
             of your own (:class:`~robustly.glm.law.Law`), or ``"auto"``: the dispersion of a normal, the predictor of anything
             else.
         prior: law of rows' own predictors: ``"normal"``, ``"laplace"``, ``"student_t"``.
         dof: degrees of freedom of a Student-t law; None fits them. ``"auto"`` takes 4 for a ``"student_t"`` prior of the
             predictor and fits those of a normal's Student-t errors.
-        approx, solver, spread, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
+        approx, solver, spread, fit_intercept, alpha, tol, max_iter, predict_kind, na_action: as in :class:`RobustPoissonRegression`.
         hyperprior: as there; ``"auto"`` holds the spread of 0/1 rows by a weak Gamma(2, 1).
 
     Example:
@@ -148,47 +124,13 @@ class RobustGLM(RowRegressor):
         'converged'
     """
 
-    def __init__(
-        self,
-        family: Any = "poisson",
-        *,
-        local: LocalChoice = "auto",
-        prior: str = "normal",
-        approx: Any = "quadrature",
-        solver: str = "newton",
-        hyperprior: Any = "auto",
-        dof: float | str | None = "auto",
-        spread: float | None = None,
-        fit_intercept: bool = True,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-    ) -> None:
-        self.family = family
-        self.local = local
-        self.prior = prior
-        self.approx = approx
-        self.solver = solver
-        self.hyperprior = hyperprior
-        self.dof = dof
-        self.spread = spread
-        self.fit_intercept = fit_intercept
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
+    family: Any = field(default="poisson", kw_only=False)
+    local: LocalChoice = "auto"
+    hyperprior: Any = "auto"
+    dof: float | str | None = "auto"
 
     def _family(self) -> Family:
         return as_family(self.family)
-
-    def _options(self) -> dict[str, Any]:
-        options = super()._options()
-        if isinstance(self.dof, str):
-            if self.dof != "auto":
-                raise ModelError(f'dof is a number above 0, None to fit it, or "auto"; got {self.dof!r}.')
-            # Four degrees of freedom are for priors of the predictor; Student-t errors have theirs fitted.
-            errors = isinstance(self._family(), Normal) and self.local in ("auto", "dispersion")
-            options["dof"] = None if errors else 4.0
-        return options
 
     def fit(
         self,
@@ -199,22 +141,28 @@ class RobustGLM(RowRegressor):
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
+        groups: Any = None,
         checkpoint: Any = None,
     ) -> Any:
-        """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns."""
-        return self._fit(X, y, sample_weight, offset, exposure, trials, checkpoint)
+        """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns.
+
+        `groups` as in the other regressions: the rows of a group share an effect.
+        """
+        return self._fit(X, y, sample_weight, offset, exposure, trials, groups, checkpoint)
 
     def predict(
         self,
         X: Any,
-        kind: str = "typical",
+        kind: str | None = None,
         *,
         offset: Any = None,
         exposure: Any = None,
         trials: Any = None,
+        groups: Any = None,
     ) -> np.ndarray:
-        """The expected response: of a ``"typical"`` row (own value at the centre), or ``"marginal"``, over all rows."""
-        return self.predict_dist(X, offset=offset, exposure=exposure, trials=trials).of_kind(kind)
+        """The expected response of every row; as in the other regressions, with `trials` for counts of successes."""
+        predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials, groups=groups)
+        return self._expected(kind, predictive)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

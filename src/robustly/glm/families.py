@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import factorial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from robustly.errors import ModelError, SupportError, did_you_mean, names
 from robustly.glm.family import Array, Family, refuse_rows
+
+if TYPE_CHECKING:
+    import jax
+    from numpyro.distributions import Distribution
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 
@@ -25,12 +29,12 @@ class Normal(Family):
     nuisance = ("scale",)
     discrete = False
 
-    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+    def distribution(self, predictor: jax.Array, *nuisance: jax.Array) -> Distribution:
         from numpyro.distributions import Normal as normal
 
         return normal(predictor, nuisance[0])
 
-    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+    def log_prob(self, y: jax.Array, trials: jax.Array, predictor: jax.Array, *nuisance: jax.Array) -> jax.Array:
         import jax.numpy as jnp
 
         return -0.5 * ((y - predictor) / nuisance[0]) ** 2 - jnp.log(nuisance[0])
@@ -70,13 +74,13 @@ class Poisson(Family):
 
     discrete = True
 
-    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+    def distribution(self, predictor: jax.Array, *nuisance: jax.Array) -> Distribution:
         import jax.numpy as jnp
         from numpyro.distributions import Poisson as poisson
 
         return poisson(jnp.exp(predictor))
 
-    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+    def log_prob(self, y: jax.Array, trials: jax.Array, predictor: jax.Array, *nuisance: jax.Array) -> jax.Array:
         import jax.numpy as jnp
 
         # Relative to the saturated model: y·η − e^η loses all digits when both are e²⁰.
@@ -121,15 +125,17 @@ class Binomial(Family):
 
     discrete = True
 
-    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+    def distribution(self, predictor: jax.Array, *nuisance: jax.Array) -> Distribution:
         from numpyro.distributions import BernoulliLogits
 
         return BernoulliLogits(predictor)
 
-    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+    def log_prob(self, y: jax.Array, trials: jax.Array, predictor: jax.Array, *nuisance: jax.Array) -> jax.Array:
         import jax.numpy as jnp
 
-        return y * predictor - trials * jnp.logaddexp(predictor, 0.0)
+        # y·η − n·log(1 + e^η) would be a difference of large numbers far out in a heavy tail, at a row without failures.
+        above = jnp.logaddexp(predictor, 0.0)
+        return y * (predictor - above) - (trials - y) * above
 
     def log_base(self, y: Array, trials: Array) -> Array:
         from scipy.special import gammaln
@@ -203,13 +209,13 @@ class Gamma(Family):
     nuisance: ClassVar[tuple[str, ...]] = ("shape",)
     discrete = False
 
-    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+    def distribution(self, predictor: jax.Array, *nuisance: jax.Array) -> Distribution:
         import jax.numpy as jnp
         from numpyro.distributions import Gamma as gamma
 
         return gamma(nuisance[0], nuisance[0] * jnp.exp(-predictor))
 
-    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+    def log_prob(self, y: jax.Array, trials: jax.Array, predictor: jax.Array, *nuisance: jax.Array) -> jax.Array:
         import jax.numpy as jnp
         from jax.scipy.special import gammaln
 
@@ -259,10 +265,10 @@ class Exponential(Gamma):
 
     nuisance = ()
 
-    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+    def distribution(self, predictor: jax.Array, *nuisance: jax.Array) -> Distribution:
         return super().distribution(predictor, 1.0)
 
-    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+    def log_prob(self, y: jax.Array, trials: jax.Array, predictor: jax.Array, *nuisance: jax.Array) -> jax.Array:
         return super().log_prob(y, trials, predictor, 1.0)
 
     def nuisance_start(self, y: Array, trials: Array, residual: Array) -> tuple[float, ...]:
@@ -278,13 +284,13 @@ class NegativeBinomial(Family):
     nuisance = ("size",)
     discrete = True
 
-    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+    def distribution(self, predictor: jax.Array, *nuisance: jax.Array) -> Distribution:
         import jax.numpy as jnp
         from numpyro.distributions import NegativeBinomialLogits
 
         return NegativeBinomialLogits(nuisance[0], predictor - jnp.log(nuisance[0]))
 
-    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+    def log_prob(self, y: jax.Array, trials: jax.Array, predictor: jax.Array, *nuisance: jax.Array) -> jax.Array:
         import jax.numpy as jnp
         from jax.scipy.special import gammaln
 
@@ -346,13 +352,15 @@ def as_family(given: Any) -> Family:
     if isinstance(given, type) and issubclass(given, Family):
         return given()
     if isinstance(given, str):
+        import robustly.glm.zeros  # noqa: F401  whose families are known by name too
+
         if given in FAMILIES:
             return FAMILIES[given]()
         raise ModelError(f'no family "{given}"; there are {names(FAMILIES)}.' + did_you_mean(given, FAMILIES))
     raise ModelError(f'a family is a name or a robustly.Family; got {given!r}. Try family="poisson".')
 
 
-def beyond_line(x: Any, power: Any) -> Any:
+def beyond_line(x: jax.Array, power: jax.Array) -> jax.Array:
     r""":math:`e^x - 1 - x`, given :math:`e^x`: by its series near zero, where the difference would lose its digits."""
     import jax.numpy as jnp
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from robustly.errors import ModelError, SupportError
+
+if TYPE_CHECKING:
+    import jax
+    from numpyro.distributions import Distribution
 
 Array = np.ndarray
 
@@ -32,16 +36,18 @@ class Family(ABC):
 
     nuisance: ClassVar[tuple[str, ...]] = ()
     """Names of positive parameters that are fitted along; `distribution` gets their values after the predictor."""
+    least: ClassVar[float] = -np.inf
+    """The least response of a measured quantity that is taken with a probability above zero, such as a sum of nothing."""
     yes_or_no: ClassVar[bool] = False
     """Whether a response is one of two classes, so that its mean is the probability of the second."""
 
     @abstractmethod
-    def distribution(self, predictor: Any, *nuisance: Any) -> Any:
+    def distribution(self, predictor: jax.Array, *nuisance: jax.Array) -> Distribution:
         """The NumPyro distribution of one row's response."""
 
     # ------------------------------------------------------------------ densities, in JAX
 
-    def log_prob(self, y: Any, trials: Any, predictor: Any, *nuisance: Any) -> Any:
+    def log_prob(self, y: jax.Array, trials: jax.Array, predictor: jax.Array, *nuisance: jax.Array) -> jax.Array:
         """Log density of one response, up to :meth:`log_base`."""
         return self.distribution(predictor, *nuisance).log_prob(y)
 

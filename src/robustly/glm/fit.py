@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,19 +13,21 @@ from robustly.errors import IdentifiabilityWarning, ModelError
 from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.problem import Found
-from robustly.glm.edges import NARROWEST, WIDEST, fit_classical, fit_law, plan_of
+from robustly.glm.classical import fit_classical
+from robustly.glm.edges import NARROWEST, WIDEST, fit_law
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
+from robustly.glm.judging import STEEPEST, fit_contaminated
+from robustly.glm.leverage import weighed_by_columns
 from robustly.glm.local import Classical, Law, LocalChoice, LocalPredictor, law_of
 from robustly.glm.profile import near_profile
-from robustly.glm.regression import Plan, Regression
+from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.glm.result import regression_fit
 from robustly.glm.solvers import by_em, by_map
 from robustly.model.linear import Design
 from robustly.result.fit import Fit
+from robustly.rows.labels import RowLabels
 from robustly.rows.store import Data
-
-STEEPEST = 5.0
 
 
 def by_newton(design: Design, plan: Plan) -> Found:
@@ -44,28 +47,36 @@ def fit_glm(
     approx: Any = "quadrature",
     solver: str = "newton",
     hyperprior: Any = "auto",
-    dof: float | None = 4.0,
+    dof: float | str | None = "auto",
     spread: float | None = None,
     tol: float = 1e-8,
     max_iter: int = 100,
+    x_weights: Any = None,
     formula: Any = None,
     classical: Fit | None = None,
+    needs: Sequence[str] = (),
+    labels: RowLabels | None = None,
     checkpoint: Any = None,
 ) -> Fit:
     """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time.
 
-    With a folder for `checkpoint`, what passes over the rows found is kept there, and the same call goes on from it.
+    `needs` names what came by row and has to come with new rows too: ``"offset"``, ``"exposure"``, ``"trials"``;
+    `labels` says what the rows are called. With a folder for `checkpoint`, what passes over the rows found is kept there,
+    and the same call goes on from it.
     """
+    design, told = weighed_by_columns(design, x_weights)
     looked = design.rows.each_piece(ResponseLook(family))
-    notes = tuple(dict.fromkeys(note for told, _ in looked for note in told))
+    notes = (*dict.fromkeys(note for said, _ in looked for note in said), *told)
     single = isinstance(family, Binomial) and all(ones for _, ones in looked)
     if local == "auto":
         local = "dispersion" if isinstance(family, Normal) else "predictor"
     law = law_of(family, local, prior)
     if solver not in SOLVERS:
         raise ModelError(f'solver takes "newton", "em" or "map"; got {solver!r}.')
-    if design.rows.here is None and solver != "newton":
-        raise ModelError(f'solver="{solver}" needs rows in memory; solver="newton" takes them anywhere.')
+    if design.rows.here is None and (solver != "newton" or local == "contaminated" or x_weights is not None):
+        raise ModelError(
+            'solver="newton" takes rows anywhere; "em", "map", local="contaminated" and x_weights need them in memory.'
+        )
     if local == "label" and not single:
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
     unidentified = single and isinstance(law, LocalPredictor) and spread is None
@@ -75,6 +86,11 @@ def fit_glm(
             raise ModelError(f'hyperprior is None, "auto" or a NumPyro distribution of the spread; got {hyperprior!r}.')
         hyperprior = WeakSpread() if unidentified else None
     held = {}
+    if isinstance(dof, str):
+        if dof != "auto":
+            raise ModelError(f'dof is a number above 0, None to fit it, or "auto"; got {dof!r}.')
+        # Four degrees of freedom are for priors of the predictor; Student-t errors have theirs fitted.
+        dof = None if local == "dispersion" else 4.0
     if "dof" in law.names and dof is not None:
         if not dof > 0:
             raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; got {dof}.")
@@ -97,12 +113,21 @@ def fit_glm(
         plan = replace(plan, known=classical.source.found)  # type: ignore[attr-defined]
     if checkpoint is not None and solver == "em":
         raise ModelError('checkpoint= goes with solver="newton" and "map"; EM keeps what it needs beside the rows.')
-    with checkpointed(design.rows, checkpoint, _description(design, plan, solver)) as rows:
-        there = design if rows is design.rows else design.with_rows(rows)
-        found: Found = SOLVERS[solver](there, plan)
+    if local == "contaminated":
+        if single or solver != "newton" or spread is not None:
+            raise ModelError(
+                'local="contaminated" takes counts and measurements, solver="newton" and no spread; for 0/1 rows choose '
+                'local="label".'
+            )
+        found: Found = fit_contaminated(design, plan)
+    else:
+        with checkpointed(design.rows, checkpoint, _description(design, plan, solver)) as rows:
+            there = design if rows is design.rows else design.with_rows(rows)
+            found = SOLVERS[solver](there, plan)
     if unidentified and found.outcome.converged and isinstance(plan_of(found).law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))
-    fit = regression_fit(found, plan, local, prior, notes, formula)
+    notes = (*(labels.note() if labels is not None else ()), *notes)
+    fit = regression_fit(found, plan, local, prior, notes, formula, needs, labels)
     warn_unless_converged(fit.outcome)
     return fit
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robustly.errors import DataError
+from robustly.errors import DataError, ModelError
 from robustly.glm.families import as_family
 from robustly.glm.fit import fit_glm
+from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length
-from robustly.glm.formula_language import Column, numeric_columns_of
+from robustly.glm.formula_nodes import Column, numeric_columns_of
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
 from robustly.glm.formula_spec import (
@@ -24,11 +25,31 @@ from robustly.glm.formula_spec import (
     needed,
     refuse_not_computable,
 )
+from robustly.glm.grouped.design import read_groups_of
+from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.local import LocalChoice
 from robustly.glm.stored import read_stored_formula
 from robustly.model.linear import read_design
 from robustly.result.fit import Fit
 from robustly.rows.anywhere import as_stored
+from robustly.rows.labels import (
+    check_na_action,
+    labels_of_rows,
+    missing_by_row,
+    taken,
+    used_rows,
+)
+
+# What regressions are told unless told otherwise, where groups have nothing to choose.
+WITHOUT_GROUPS = {
+    "prior": "normal",
+    "approx": "quadrature",
+    "solver": "newton",
+    "hyperprior": "auto",
+    "spread": None,
+    "dof": "auto",
+    "x_weights": None,
+}
 
 
 def glm(
@@ -37,29 +58,51 @@ def glm(
     family: Any = "poisson",
     *,
     local: LocalChoice = "auto",
+    prior: str = "normal",
+    approx: Any = "quadrature",
+    solver: str = "newton",
+    hyperprior: Any = "auto",
+    dof: float | str | None = "auto",
+    spread: float | None = None,
+    tol: float = 1e-8,
+    max_iter: int = 100,
+    x_weights: Any = None,
     weights: Any = None,
     offset: Any = None,
     exposure: Any = None,
     trials: Any = None,
     alpha: float = 0.0,
-    **options: Any,
+    na_action: str = "raise",
+    group_law: str = "normal",
+    group_dof: float | None = None,
+    checkpoint: Any = None,
 ) -> Fit:
     """Fit a robust (or, with ``local=None``, the classical) generalized linear model by formula.
 
     Args:
         formula: ``"y ~ x + C(group) + bs(age, df=4) + a:b + offset(log(years))"``, in the language of formulaic;
-            ``.`` stands for all columns but the response.
+            ``.`` stands for all columns but the response. ``(1 | g)``, ``(1 + x | g)`` and ``(x || g)`` are effects of the
+            groups told apart by the column ``g``: a mixed model, integrated exactly over the groups' effects.
         data: a pandas or polars frame, or ``rb.parquet(path)``, whose columns are then read piece by piece.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
-            ``"negative_binomial"``, or a :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
-            the second of the sorted classes counts as 1, and a note says so.
+            ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"zero_inflated_negative_binomial"``,
+            ``"hurdle_poisson"``, ``"hurdle_negative_binomial"``, ``"tweedie"``, or a
+            :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
+            the second of the sorted classes counts as 1, and a note says so. Counts of successes are
+            ``"cbind(successes, failures) ~ x"``, or a column with `trials`.
         local: what rows have of their own: ``"predictor"``, ``"dispersion"``, ``"label"``, None for the classical
             model, or a class of your own (:class:`~robustly.glm.law.Law`); ``"auto"`` is the dispersion of a normal and the
             predictor of anything else.
-        weights, offset, exposure, trials: one value a row, or the name of a column.
+        prior, approx, solver, hyperprior, dof, spread, tol, max_iter: as in :class:`~robustly.glm.estimators.RobustGLM`.
+        weights, offset, exposure, trials: one value a row, or the name of a column. Offsets, exposures and trials that are
+            columns are read from new rows; those given as numbers are asked for when predicting.
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
-        options: `prior`, `approx`, `solver`, `hyperprior`, `dof`, `spread`, `tol`, `max_iter`, as in ``RobustGLM``;
-            `checkpoint`, a folder from which the same call goes on after its process was killed.
+        x_weights: as in :class:`~robustly.glm.estimators.RobustLinearRegression`.
+        checkpoint: a folder from which the same call goes on after its process was killed.
+        na_action: ``"raise"`` refuses rows with missing values by name, ``"drop"`` leaves them out, and the summary says which.
+        group_law, group_dof: of a formula with groups, how effects are spread: ``"normal"``, ``"student_t"`` (with degrees of
+            freedom held at `group_dof`, or fitted) or ``"laplace"``; `local` is then what rows have of their own within their
+            groups, nothing unless told.
 
     Example:
         >>> import pandas as pd
@@ -69,9 +112,56 @@ def glm(
         ['Intercept', 'age']
     """
     rows = read_formula(
-        formula, data, family, weights=weights, offset=offset, exposure=exposure, trials=trials, alpha=alpha
+        formula,
+        data,
+        family,
+        weights=weights,
+        offset=offset,
+        exposure=exposure,
+        trials=trials,
+        alpha=alpha,
+        na_action=na_action,
     )
-    return fit_glm(rows.design, rows.family, local=local, formula=rows.columns, **options)
+    if rows.groups is not None:
+        asked = {
+            "prior": prior,
+            "approx": approx,
+            "solver": solver,
+            "hyperprior": hyperprior,
+            "spread": spread,
+            "dof": dof,
+            "x_weights": None if x_weights is None else "by row",
+        }
+        return fit_grouped(
+            rows.groups,
+            rows.family,
+            local=local,
+            group_law=group_law,
+            group_dof=group_dof,
+            tol=tol,
+            max_iter=max_iter,
+            formula=rows.columns,
+            effects=rows.effects,
+            **{name: value for name, value in asked.items() if value != WITHOUT_GROUPS[name]},
+        )
+    if (group_law, group_dof) != ("normal", None):
+        raise ModelError(f'group_law and group_dof are of a formula with groups, "y ~ x + (1 | g)"; got {formula!r}.')
+    return fit_glm(
+        rows.design,
+        rows.family,
+        local=local,
+        prior=prior,
+        approx=approx,
+        solver=solver,
+        hyperprior=hyperprior,
+        dof=dof,
+        spread=spread,
+        tol=tol,
+        max_iter=max_iter,
+        x_weights=x_weights,
+        checkpoint=checkpoint,
+        **rows.told,
+    )
 
 
 def read_formula(
@@ -84,38 +174,50 @@ def read_formula(
     exposure: Any = None,
     trials: Any = None,
     alpha: float = 0.0,
+    na_action: str = "raise",
 ) -> FormulaRows:
     """The rows of a formula and a data frame, ready for :func:`~robustly.glm.fit.fit_glm`; arguments as in :func:`glm`."""
     stored = as_stored(data)
     if stored is not None:
+        if na_action != "raise":
+            raise ModelError(
+                f'rows in {stored.where} are used as they are, so na_action is "raise"; got {na_action!r}.'
+            )
         given = {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials}
         return read_stored_formula(formula, stored, family, given, alpha)
-    frame = as_pandas(data)
+    frame, labels = as_pandas(data), labels_of_rows(data)
     there = [str(name) for name in frame.columns]
-    core, parsed, added, offset_forms = parse(formula, there)
+    beside = {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials}
+    plain, bars = take_bars(formula)
+    told_apart = {name for bar in bars for name in bar.groups}
+    core, parsed, added, offset_forms = parse(plain, [name for name in there if name not in told_apart])
     sides = [factors_of(form, there) for form in (parsed.lhs, parsed.rhs, *offset_forms)]
-    refuse_missing(frame, set().union(*(needed(form, there) for form in (parsed.lhs, parsed.rhs, *offset_forms))))
+    read = set().union(*(needed(form, there) for form in (parsed.lhs, parsed.rhs, *offset_forms)))
     refuse_empty(frame, formula)
-    # Rows that cannot be used are looked for on all sides at once, before anything is learned from them: here is the one
-    # place where they could be dropped, together with their weights, offset, exposure and trials.
+    check_na_action(na_action)
+    if na_action == "drop":
+        # Rows are looked at on all sides at once, before anything is learned from them.
+        asked = sorted(read | (told_apart & set(there)) | {name for name in beside.values() if isinstance(name, str)})
+        refuse_missing(frame, asked, rows=False)
+        gone = missing_by_row({name: frame[name] for name in asked} | beside, len(frame))
+        used = used_rows(gone, len(frame))
+        frame, labels = frame.iloc[np.flatnonzero(used)], labels.only(used, gone)
+        beside = {label: taken(given, used) for label, given in beside.items()}
+    refuse_missing(frame, read)
     refuse_not_computable([pair for side in sides for pair in side.items()], frame)
     chosen = as_family(family)
     left = learn(parsed.lhs, frame)
     response, classes = read_left(left, frame, formula.split("~")[0].strip(), chosen)
     right = learn(parsed.rhs, frame)
     offsets = tuple(learn_offset(form, frame, text) for form, text in zip(offset_forms, added))
-    given = {
-        label: name
-        for label, name in (("offset", offset), ("exposure", exposure), ("trials", trials))
-        if isinstance(name, str)
-    }
+    given = {label: name for label, name in beside.items() if label != "weights" and isinstance(name, str)}
+    needs = tuple(
+        label for label in ("offset", "exposure", "trials") if beside[label] is not None and label not in given
+    )
     columns = FormulaColumns(core, tuple(added), right.side, offsets, classes, given)
     kept = [place for place, name in enumerate(right.side.columns) if name != "Intercept"]
     matrix, within = right.matrix[:, kept], added_offsets(offsets, frame)
-    numbers = {
-        label: column_of(frame, label, given)
-        for label, given in (("weights", weights), ("offset", offset), ("exposure", exposure), ("trials", trials))
-    }
+    numbers = {label: column_of(frame, label, one) for label, one in beside.items()}
     refuse_unequal_rows(len(frame), matrix, response, within, numbers)
     design = read_design(
         matrix,
@@ -130,7 +232,9 @@ def read_formula(
     )
     if classes:
         design = replace(design, notes=(f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.', *design.notes))
-    return FormulaRows(design, chosen, columns)
+    if not bars:
+        return FormulaRows(design, chosen, columns, needs=needs, labels=labels)
+    return FormulaRows(design, chosen, columns, *read_groups_of(bars, frame, design, plain), needs=needs, labels=labels)
 
 
 def refuse_empty(frame: pd.DataFrame, formula: str) -> None:
@@ -165,7 +269,9 @@ class Variables:
 def variables_of(formula: str, columns: Iterable[str]) -> Variables:
     """What a formula asks of its data."""
     there = list(columns)
-    _, parsed, _, offset_forms = parse(formula, there)
+    core, bars = take_bars(formula)
+    told_apart = {name for bar in bars for name in bar.groups}
+    _, parsed, _, offset_forms = parse(core, [name for name in there if name not in told_apart])
     plain: set[str] = set()
     computed = set().union(*(needed(form, there) for form in offset_forms))
     for factor in factors_of(parsed.rhs, there).values():
@@ -173,5 +279,7 @@ def variables_of(formula: str, columns: Iterable[str]) -> Variables:
             plain.add(factor.name)
         else:
             computed |= numeric_columns_of(factor)
-    reads = needed(parsed.lhs, there) | needed(parsed.rhs, there) | computed
+    reads = needed(parsed.lhs, there) | needed(parsed.rhs, there) | computed | told_apart
+    for bar in bars:
+        reads |= needed(parse(f"{core.split('~')[0]} ~ {bar.effects}", there)[1].rhs, there)
     return Variables(frozenset(reads), frozenset(plain), frozenset(computed))

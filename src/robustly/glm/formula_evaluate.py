@@ -16,17 +16,8 @@ import pandas as pd
 
 from robustly.errors import DataError, ModelError
 from robustly.glm.formula_frames import numbers_of, values_of
-from robustly.glm.formula_language import (
-    FUNCTIONS,
-    Call,
-    Category,
-    Column,
-    Expression,
-    Learned,
-    Number,
-    Operation,
-    Text,
-)
+from robustly.glm.formula_language import FUNCTIONS
+from robustly.glm.formula_nodes import Call, Category, Column, Expression, Learned, Number, Operation, Text
 
 MOST_DEGREES = 50
 MOST_KNOTS = 1000

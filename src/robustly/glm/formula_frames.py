@@ -33,8 +33,8 @@ def as_pandas(data: Any) -> pd.DataFrame:
     return pd.DataFrame({name: frame[name].to_numpy() for name in frame.columns})
 
 
-def refuse_missing(frame: pd.DataFrame, wanted: Iterable[str]) -> None:
-    """Columns that are not there or there twice, and rows without a value."""
+def refuse_missing(frame: pd.DataFrame, wanted: Iterable[str], rows: bool = True) -> None:
+    """Columns that are not there or there twice, and, of `rows`, those without a value."""
     for name in sorted(str(one) for one in wanted):
         if name not in frame.columns:
             there = [str(one) for one in frame.columns]
@@ -46,10 +46,13 @@ def refuse_missing(frame: pd.DataFrame, wanted: Iterable[str]) -> None:
         column = frame[name]
         if isinstance(column, pd.DataFrame):
             raise DataError(f'the data have {column.shape[1]} columns called "{name}". Rename or drop all but one.')
-        gone = np.flatnonzero(column.isna().to_numpy())
+        gone = np.flatnonzero(column.isna().to_numpy()) if rows else np.zeros(0, dtype=int)
         if gone.size:
             more = f" and {gone.size - 1} more" if gone.size > 1 else ""
-            raise DataError(f'column "{name}" holds a missing value in row {gone[0]}{more}. Drop or fill these rows.')
+            raise DataError(
+                f'column "{name}" holds a missing value in row {gone[0]}{more}. Drop or fill these rows; na_action="drop" '
+                "leaves them out."
+            )
 
 
 def refuse_texts(column: pd.Series, name: str, what: str = "numbers are needed") -> None:

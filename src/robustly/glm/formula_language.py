@@ -1,7 +1,7 @@
 """What may a formula say? Columns, numbers, arithmetic, and functions from a list; nothing of it is ever run as Python.
 
 The pieces of a formula are written like Python expressions, ``bs(log(age), df=4)``. Here such a text is read into a small
-tree of the kinds below, and anything else is refused by name: attributes other than ``np.log`` and its like, methods,
+tree (:mod:`robustly.glm.formula_nodes`), and anything else is refused by name: attributes other than ``np.log`` and its like, methods,
 subscripts, lambdas, formatted texts, comprehensions, names with underscores at their ends. Whether a name is a function or a
 column follows from where it stands, so a column called ``log``, ``np`` or ``contr`` shadows nothing.
 """
@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from robustly.errors import ModelError, did_you_mean
+from robustly.glm.formula_nodes import Call, Category, Column, Expression, Learned, Number, Operation, Text, walk
 
 LONGEST_EXPRESSION = 4000
 DEEPEST = 100
@@ -65,64 +66,6 @@ COMPARE: dict[type[ast.cmpop], str] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Column:
-    name: str
-
-
-@dataclass(frozen=True)
-class Number:
-    value: float
-
-
-@dataclass(frozen=True)
-class Text:
-    """A word to compare with."""
-
-    value: str
-
-
-@dataclass(frozen=True)
-class Operation:
-    sign: str
-    of: tuple[Expression, ...]
-
-
-@dataclass(frozen=True)
-class Call:
-    """A function of numbers, from the list."""
-
-    name: str
-    of: tuple[Expression, ...]
-
-
-@dataclass(frozen=True)
-class Learned:
-    """A function that looks at all fitted rows once: where knots and centres are. `state` is what it saw."""
-
-    name: str
-    of: Expression
-    options: Mapping[str, Any]
-    state: dict[Any, Any] = field(default_factory=dict, compare=False)
-    text: str = ""
-
-
-Expression: TypeAlias = Column | Number | Text | Operation | Call | Learned
-
-
-@dataclass(frozen=True)
-class Category:
-    """One coefficient or contrast a level. The contrasts are used once; their coding matrix is what stays."""
-
-    of: Expression
-    contrast: str = "treatment"
-    arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-    levels: list[Any] | None = None
-    spans_intercept: bool = True
-    buckets: int | None = None
-    """Of ``hashed``: words are counted into so many levels by a checksum."""
-
-
 def read_expression(text: str, columns: Collection[str]) -> Expression | Category:
     """The tree of an expression over these columns, or a :class:`~robustly.errors.ModelError` that says what may stand there."""
     from formulaic.utils.code import sanitize_variable_names
@@ -140,36 +83,6 @@ def read_expression(text: str, columns: Collection[str]) -> Expression | Categor
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         said = error.msg if isinstance(error, SyntaxError) else "it is nested too deeply or holds odd characters"
         raise ModelError(f"the formula holds {quoted(text)}, which cannot be read: {said}. {ALLOWED}") from None
-
-
-def walk(node: Expression | Category) -> Iterator[Expression]:
-    """The node and all that it is made of."""
-    if isinstance(node, Category):
-        yield from walk(node.of)
-        return
-    yield node
-    if isinstance(node, Operation | Call):
-        for inner in node.of:
-            yield from walk(inner)
-    elif isinstance(node, Learned):
-        yield from walk(node.of)
-
-
-def columns_of(node: Expression | Category) -> set[str]:
-    """The columns an expression reads."""
-    return {one.name for one in walk(node) if isinstance(one, Column)}
-
-
-def numeric_columns_of(node: Expression | Category) -> set[str]:
-    """The columns an expression computes with: those that are compared with words or made categories are not among them."""
-    if isinstance(node, Learned):
-        return columns_of(node.of)
-    if isinstance(node, Operation | Call):
-        if any(isinstance(one, Text) for one in node.of):
-            return set()
-        own = {one.name for one in node.of if isinstance(one, Column)}
-        return own.union(*(numeric_columns_of(one) for one in node.of))
-    return set()
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ def _parsed(formula: str, columns: tuple[str, ...]) -> tuple[str, Any, list[str]
 
     refuse_too_many_terms(formula)
     core, added = take_offsets(formula)
+    core = take_counts(core)
     for text in added:
         refuse_too_many_terms(text)
     try:
@@ -42,6 +43,25 @@ def _parsed(formula: str, columns: tuple[str, ...]) -> tuple[str, Any, list[str]
     if core.rstrip().endswith("~"):
         raise ModelError(f'the formula {quoted(formula, 200)} ends with its ~. Write "y ~ 1" for an intercept alone.')
     return core, parsed, added, offset_forms
+
+
+def take_counts(core: str) -> str:
+    """``cbind(s, f) ~ …`` as two columns of counts, which a sum of terms is to formulaic."""
+    left, sign, right = core.partition("~")
+    inside = re.fullmatch(r"\s*cbind\s*\((.*)\)\s*", left, re.DOTALL)
+    if inside is None or not sign:
+        return core
+    depth, cuts = 0, []
+    for at, one in enumerate(inside[1]):
+        depth += {"(": 1, ")": -1}.get(one, 0)
+        if one == "," and depth == 0:
+            cuts.append(at)
+    if len(cuts) != 1:
+        raise ModelError(
+            f"{quoted(left.strip())} has {len(cuts) + 1} columns. Write cbind(successes, failures), such as cbind(s, n - s)."
+        )
+    successes, failures = inside[1][: cuts[0]].strip(), inside[1][cuts[0] + 1 :].strip()
+    return f"I({successes}) + I({failures}) ~{right}"
 
 
 def refuse_too_many_terms(formula: str) -> None:

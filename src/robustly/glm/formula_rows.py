@@ -13,7 +13,10 @@ from robustly.errors import DataError, ModelError, did_you_mean, names
 from robustly.glm.families import Binomial, Family
 from robustly.glm.formula_frames import refuse_missing, refuse_texts
 from robustly.glm.formula_spec import FormulaColumns, Learnt, Side, learn
+from robustly.glm.grouped.design import EffectColumns
+from robustly.glm.grouped.problem import GroupDesign
 from robustly.model.linear import Design
+from robustly.rows.labels import RowLabels, as_numbers
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,17 @@ class FormulaRows:
     design: Design
     family: Family
     columns: FormulaColumns
+    groups: GroupDesign | None = None
+    """Groups with effects of their own, where the formula has bars."""
+    effects: EffectColumns | None = None
+    needs: tuple[str, ...] = ()
+    """What came as numbers by row and not as a column."""
+    labels: RowLabels = RowLabels()  # noqa: RUF009
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What a fit of these rows is told of them."""
+        return {"formula": self.columns, "needs": self.needs, "labels": self.labels}
 
 
 def learn_offset(form: Any, frame: pd.DataFrame, text: str, states: Mapping[str, Any] | None = None) -> Side:
@@ -38,12 +52,20 @@ def learn_offset(form: Any, frame: pd.DataFrame, text: str, states: Mapping[str,
 def read_left(left: Learnt, frame: pd.DataFrame, text: str, family: Family) -> tuple[np.ndarray, tuple[Any, ...]]:
     """The response as numbers; two words of a yes-or-no response become 0 and 1, in the order of their levels."""
     words = left.levels
+    bound, width = text.startswith("cbind"), left.matrix.shape[1]
+    if bound and (words is not None or width != 2 or not isinstance(family, Binomial) or family.yes_or_no):
+        raise ModelError(
+            f'{text} is a response of successes and failures, two columns of counts for family="binomial"; got '
+            f"{width} {'column' if width == 1 else 'columns'} and the family {family}."
+        )
     if words is None:
-        if left.matrix.shape[1] not in (1, 2):
+        if width != 1 and not bound:
             raise ModelError(
-                f"the response {text!r} has {left.matrix.shape[1]} columns. Give one, or successes and failures."
+                f"the response {text!r} has {width} columns, for its +, : and / are signs of formulas. Fit one response at a "
+                "time; write I(a + b) or I(a / b) to compute with columns, and cbind(successes, failures) or trials=... for "
+                "counts of successes."
             )
-        return (left.matrix[:, 0] if left.matrix.shape[1] == 1 else left.matrix), ()
+        return (left.matrix[:, 0] if width == 1 else left.matrix), ()
     if not isinstance(family, Binomial):
         for name in sorted(left.side.variables):
             refuse_texts(frame[name], name, f"the family {family} needs numbers")
@@ -59,7 +81,7 @@ def read_left(left: Learnt, frame: pd.DataFrame, text: str, family: Family) -> t
 def column_of(frame: pd.DataFrame, label: str, given: Any) -> Any:
     """Numbers by row: as they came, or the column of that name."""
     if not isinstance(given, str):
-        return given
+        return as_numbers(given, label)
     if given not in frame:
         raise DataError(
             f'{label} names a column "{given}", which the data do not have.' + did_you_mean(given, map(str, frame))

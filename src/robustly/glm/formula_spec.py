@@ -25,7 +25,8 @@ from formulaic.transforms import C, ContrastsRegistry
 from robustly.errors import DataError, ModelError, did_you_mean, names
 from robustly.glm.formula_evaluate import columns_learned, plain_rows, raw_columns, rows_of, words_of
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_texts, values_of
-from robustly.glm.formula_language import Category, Column, Expression, Learned, Text, columns_of, read_expression, walk
+from robustly.glm.formula_language import read_expression
+from robustly.glm.formula_nodes import Category, Column, Expression, Learned, Text, columns_of, walk
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustly._runtime.precision import double_precision
 from robustly.errors import ModelError
+
+if TYPE_CHECKING:
+    import jax
 
 
 @dataclass(frozen=True)
@@ -18,7 +21,7 @@ class WeakSpread:
     shape: float = 2.0
     rate: float = 1.0
 
-    def log_density(self, log_spread: Any) -> Any:
+    def log_density(self, log_spread: jax.Array) -> jax.Array:
         """Of the spread itself, up to a constant, as a traceable function of its logarithm."""
         import jax.numpy as jnp
 
@@ -36,7 +39,7 @@ class GivenSpread:
 
     distribution: Any
 
-    def log_density(self, log_spread: Any) -> Any:
+    def log_density(self, log_spread: jax.Array) -> jax.Array:
         import jax.numpy as jnp
 
         return jnp.sum(self.distribution.log_prob(jnp.exp(log_spread)))

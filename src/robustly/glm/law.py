@@ -11,13 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from robustly.approx import Approximation
 from robustly.glm.family import Family
 from robustly.result.laws import two_sided
 from robustly.result.outliers import TAILS
+
+if TYPE_CHECKING:
+    import jax
 
 Array = np.ndarray
 
@@ -118,18 +122,28 @@ class Law(ABC):
         """The family's nuisance parameters, as numbers."""
         return tuple(float(np.exp(phi[place])) for place in self.nuisance_places)
 
-    def traced_nuisance(self, phi: Any) -> tuple[Any, ...]:
+    def traced_nuisance(self, phi: jax.Array) -> tuple[Any, ...]:
         import jax.numpy as jnp
 
         return tuple(jnp.exp(phi[place]) for place in self.nuisance_places)
 
+    @property
+    def believed(self) -> Mapping[str, tuple[float, float]]:
+        """Normal priors of shared numbers, as mean and standard deviation on the scale without walls; most have none."""
+        return {}
+
     # ------------------------------------------------------------------ densities
 
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+    @property
+    def rule(self) -> Approximation | None:
+        """How rows of a closed law are looked at; None, by its evidence alone."""
+        return None
+
+    def evidence(self, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         """Log density of one row; closed laws only."""
         raise NotImplementedError
 
-    def joint(self, own: Any, row: Any, m: Any, *phi: Any) -> Any:
+    def joint(self, own: jax.Array, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         """Log density of one row and its own value; the others."""
         raise NotImplementedError
 
@@ -165,17 +179,6 @@ class Law(ABC):
         """Two-sided: twice the smaller of P(Y ≤ y) and P(Y ≥ y), by row; `cumulative` gives P(Y < y) and P(Y ≤ y)."""
         strictly, below = cumulative()
         return two_sided(below, 1.0 - strictly)
-
-    def outlier_rule(self, fdr: float) -> str:
-        """By which rule rows do not belong, in one or two sentences."""
-        return (
-            f"Rows whose tail probability under their integrated predictive distribution stands out at a false discovery rate "
-            f"of {fdr:g} (Benjamini and Hochberg)."
-        )
-
-    def at_rate(self, fdr: float) -> str:
-        """The same in a few words, for a sentence."""
-        return f"at a false discovery rate of {fdr:g}"
 
     # ------------------------------------------------------------------ rows' own values, drawn
 

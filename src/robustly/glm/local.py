@@ -132,20 +132,6 @@ class LocalPrecision(Law):
     def boundary_text(self) -> str:
         return "the residuals have no heavier tails than a normal, so the normal model (dof = ∞) is returned."
 
-    def tail_probabilities(
-        self, y: Array, predictor: Array, shared: Mapping[str, float], cumulative: Callable[[], tuple[Array, Array]]
-    ) -> Array:
-        """By the *core* of the law, a normal with the fitted scale: under the heavy tails hardly anything is surprising."""
-        from scipy.special import ndtr
-
-        return 2.0 * ndtr(-np.abs(y - predictor) / shared["scale"])
-
-    def outlier_rule(self, fdr: float) -> str:
-        return (
-            "Rows are judged by the core of the fitted law, a normal with the fitted scale: under the heavy-tailed law itself "
-            "hardly anything is surprising. With heavy tails this list is long; read it as a ranking."
-        )
-
     def own_values(
         self, y: Array, predictor: Array, phi: Sequence[float], posterior_mean: Callable[[], Array]
     ) -> OwnValues:
@@ -220,12 +206,6 @@ class LocalLabel(Law):
         flip, right = shared["flip"], expit((2.0 * y - 1.0) * predictor)
         return (1.0 - flip) * right / ((1.0 - flip) * right + flip * (1.0 - right))
 
-    def outlier_rule(self, fdr: float) -> str:
-        return f"Rows whose label is wrong with probability {1 - fdr:.3g} or more."
-
-    def at_rate(self, fdr: float) -> str:
-        return f"with probability 1 − {fdr:g}"
-
     @property
     def picture_caption(self) -> str:
         return "The fitted share of wrong labels, and how doubtful each row is."
@@ -267,7 +247,13 @@ def law_of(family: Family, local: LocalChoice, prior: str = "normal", solver: st
         if not isinstance(family, Bernoulli | Binomial):
             raise ModelError(f'local="label" is for 0/1 responses; the family is {family}. Choose family="bernoulli".')
         return LocalLabel(family)
-    raise ModelError(f'local takes "predictor", "dispersion", "label", None or a Law of your own; got {local!r}.')
+    if local == "contaminated":
+        from robustly.glm.contaminated import Contaminated
+
+        return Contaminated(family, Classical(family))
+    raise ModelError(
+        f'local takes "predictor", "dispersion", "label", "contaminated", None or a Law of your own; got {local!r}.'
+    )
 
 
 def law_asked(family: Family, asked: Mapping[str, Any]) -> Law:

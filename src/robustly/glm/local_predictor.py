@@ -4,37 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from robustly.glm.law import Array, Description, Law, OwnValues
 from robustly.glm.priors import LOG_2PI, NO_SPREAD, PRIOR_SYMBOLS, log_prior, spread_values
 
+if TYPE_CHECKING:
+    import jax
+
 OWN_PREDICTORS = "Rows differ: their own predictors are spread around the common ones with scale {:.3g}."
 
 
 @dataclass(frozen=True)
-class LocalPredictor(Law):
-    r"""Every row has its own predictor, :math:`\eta_i \sim p(\cdot \mid m_i, \mathrm{spread})`."""
+class OwnPredictor(Law):
+    """What laws have in common whose rows have predictors of their own, by the law of these around the common ones."""
 
     prior: str = "normal"
 
-    closed: ClassVar[bool] = False
     local: ClassVar[str | None] = "predictor"
     picture: ClassVar[str | None] = "density"
     limits: ClassVar[Mapping[str, float]] = {"spread": 0.0, "dof": np.inf}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("spread", *(("dof",) if self.prior == "student_t" else ()), *self.family.nuisance)
-
-    def joint(self, own: Any, row: Any, m: Any, *phi: Any) -> Any:
-        return self.family.log_prob(*row, own, *self.traced_nuisance(phi)) + log_prior(self.prior, own - m, *phi[:2])
+    response_symbols: ClassVar[str] = "y_i ~ p(· | η_i)"
 
     def describe(self) -> Description:
         local = f"every row has its own predictor ({self.prior} prior)"
-        return Description("own predictor", local, f"η_i ~ {PRIOR_SYMBOLS[self.prior]}, y_i ~ p(· | η_i)")
+        return Description("own predictor", local, f"η_i ~ {PRIOR_SYMBOLS[self.prior]}, {self.response_symbols}")
 
     def difference(self, shared: Mapping[str, float], fitted: Collection[str]) -> str:
         return OWN_PREDICTORS.format(shared["spread"])
@@ -51,16 +47,28 @@ class LocalPredictor(Law):
 
 
 @dataclass(frozen=True)
-class Noiseless(Law):
+class LocalPredictor(OwnPredictor):
+    r"""Every row has its own predictor, :math:`\eta_i \sim p(\cdot \mid m_i, \mathrm{spread})`."""
+
+    closed: ClassVar[bool] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ("spread", *(("dof",) if self.prior == "student_t" else ()), *self.family.nuisance)
+
+    def joint(self, own: jax.Array, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
+        return self.family.log_prob(*row, own, *self.traced_nuisance(phi)) + log_prior(self.prior, own - m, *phi[:2])
+
+
+@dataclass(frozen=True)
+class Noiseless(OwnPredictor):
     r"""Every row is its own predictor, :math:`y_i = \eta_i`: what a normal response becomes when its scale is zero."""
 
     prior: str = "laplace"
 
     closed: ClassVar[bool] = True
-    local: ClassVar[str | None] = "predictor"
-    picture: ClassVar[str | None] = "density"
-    limits: ClassVar[Mapping[str, float]] = {"spread": 0.0, "dof": np.inf}
     implied: ClassVar[Mapping[str, float]] = {"scale": 0.0}
+    response_symbols: ClassVar[str] = "y_i = η_i"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -70,7 +78,7 @@ class Noiseless(Law):
     def kinked(self) -> bool:
         return self.prior == "laplace"
 
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+    def evidence(self, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         return log_prior(self.prior, row[0] - m, *phi) + 0.5 * LOG_2PI
 
     def errors(self, shared: Mapping[str, float]) -> Any:
@@ -79,42 +87,30 @@ class Noiseless(Law):
         scale = shared["spread"]
         return stats.laplace(scale=scale) if self.prior == "laplace" else stats.t(shared["dof"], scale=scale)
 
-    def describe(self) -> Description:
-        local = f"every row has its own predictor ({self.prior} prior)"
-        return Description("own predictor", local, f"η_i ~ {PRIOR_SYMBOLS[self.prior]}, y_i = η_i")
-
-    def difference(self, shared: Mapping[str, float], fitted: Collection[str]) -> str:
-        return OWN_PREDICTORS.format(shared["spread"])
-
-    @property
-    def boundary_text(self) -> str:
-        return NO_SPREAD.format("predictors")
-
     def own_values(
         self, y: Array, predictor: Array, phi: Sequence[float], posterior_mean: Callable[[], Array]
     ) -> OwnValues:
-        numbers = {name: float(np.exp(value)) for name, value in zip(self.names, phi)}
-        return spread_values(self.prior, np.reshape(y, -1) - predictor, "predictor", **numbers)
+        return super().own_values(y, predictor, phi, lambda: y)
 
 
 @dataclass(frozen=True)
-class Shifted(Law):
+class Shifted(OwnPredictor):
     r"""Every row may be shifted, at a price: :math:`\max_\gamma \log p(y_i \mid m_i + \gamma) - |\gamma|/s`.
 
     Most shifts are exactly zero. For the normal this is Huber's loss; for others the L1 shift models of She & Owen
     (2011) and Tibshirani & Manning (2013).
     """
 
+    prior: str = "laplace"
+
     closed: ClassVar[bool] = True
-    local: ClassVar[str | None] = "predictor"
     picture: ClassVar[str | None] = "shifts"
-    limits: ClassVar[Mapping[str, float]] = {"spread": 0.0}
 
     @property
     def names(self) -> tuple[str, ...]:
         return ("spread", *self.family.nuisance)
 
-    def shift(self, row: Any, m: Any, *phi: Any) -> Any:
+    def shift(self, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         """The row's own shift."""
         import jax
         import jax.numpy as jnp
@@ -135,7 +131,7 @@ class Shifted(Law):
         moved = top + rest / jnp.maximum(-lax.stop_gradient(curve[0]), 1e-300)
         return jnp.where(dear, 0.0, moved[0] - m)
 
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+    def evidence(self, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         import jax.numpy as jnp
         from jax import lax
 
@@ -154,10 +150,3 @@ class Shifted(Law):
             "every row has its own predictor (laplace prior)",
             "max over γ_i of log p(y_i | m_i + γ_i) − |γ_i| / spread",
         )
-
-    def difference(self, shared: Mapping[str, float], fitted: Collection[str]) -> str:
-        return OWN_PREDICTORS.format(shared["spread"])
-
-    @property
-    def boundary_text(self) -> str:
-        return NO_SPREAD.format("predictors")

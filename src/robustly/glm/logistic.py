@@ -7,19 +7,29 @@ from typing import Any
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
+from robustly._runtime.estimator import with_parameters
 from robustly.errors import DataError, names
-from robustly.glm.base import GLMEstimator, keep_fit, refuse_no_response, refuse_text_columns
+from robustly.glm.base import (
+    GLMEstimator,
+    OwnPredictors,
+    given_by_row,
+    keep_fit,
+    of_kind,
+    refuse_no_response,
+)
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import regression_of
 from robustly.glm.stored import classes_in
 from robustly.model.linear import Design
 from robustly.rows.anywhere import as_stored
+from robustly.rows.labels import as_numbers
 
 
-class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
+@with_parameters
+class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
     r"""Logistic regression in which every row has its own log odds, or may carry a wrong label.
 
     ``local="logit"`` is Wang & Blei's: :math:`\eta_i \sim N(b + x_i w, \mathrm{spread}^2)`. With 0/1 responses the
@@ -30,7 +40,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
     Args:
         local: ``"logit"``, ``"label"``, or None for the classical model.
         hyperprior: ``"auto"`` (Gamma(2, 1) for 0/1 rows), None for maximum likelihood, or a NumPyro distribution.
-        prior, approx, solver, dof, spread, fit_intercept, alpha, tol, max_iter: as in :class:`RobustPoissonRegression`.
+        prior, approx, solver, dof, spread, fit_intercept, alpha, tol, max_iter, na_action: as in :class:`RobustPoissonRegression`.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -43,32 +53,8 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
         (True, True)
     """
 
-    def __init__(
-        self,
-        *,
-        local: str | None = "logit",
-        prior: str = "normal",
-        approx: Any = "quadrature",
-        solver: str = "newton",
-        hyperprior: Any = "auto",
-        dof: float | None = 4.0,
-        spread: float | None = None,
-        fit_intercept: bool = True,
-        alpha: float = 0.0,
-        tol: float = 1e-8,
-        max_iter: int = 100,
-    ) -> None:
-        self.local = local
-        self.prior = prior
-        self.approx = approx
-        self.solver = solver
-        self.hyperprior = hyperprior
-        self.dof = dof
-        self.spread = spread
-        self.fit_intercept = fit_intercept
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
+    local: str | None = "logit"
+    hyperprior: Any = "auto"
 
     def _family(self) -> Family:
         return Bernoulli() if self._single else Binomial()
@@ -88,17 +74,17 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
         trials: Any = None,
         checkpoint: Any = None,
     ) -> Any:
-        """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`."""
+        """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`; others as in other regressions."""
         refuse_no_response(y)
         stored = as_stored(X)
         if stored is not None:
             self._single = trials is None
             self.classes_ = classes_in(stored, y) if self._single else np.array([0, 1])
             classes = tuple(self.classes_.tolist()) if self._single else ()
-            design = self._stored_design(stored, y, sample_weight, offset, None, trials, classes)
-            return self._keep(design, checkpoint)
-        refuse_text_columns(X)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
+            there = self._stored_design(stored, y, sample_weight, offset, None, trials, classes)
+            return self._keep(there, needs=given_by_row(offset=offset), checkpoint=checkpoint)
+        X, beside, labels = self._rows(X, as_numbers(y, "y"), sample_weight, offset, None, trials)
+        y, sample_weight, offset, _, trials = beside.values()
         y = np.asarray(y)
         counted = trials is not None or (y.ndim == 2 and y.shape[1] == 2)
         self._single = not counted
@@ -107,10 +93,11 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
             response: Any = np.asarray(y, dtype=float)
         else:
             response = self._classes(X, y)
-        return self._keep(self._read(X, response, sample_weight, offset, None, trials), checkpoint)
+        design = self._read(X, response, sample_weight, offset, None, trials)
+        return self._keep(design, needs=given_by_row(offset=offset), labels=labels, checkpoint=checkpoint)
 
-    def _keep(self, design: Design, checkpoint: Any) -> Any:
-        keep_fit(self, fit_glm(design, self._family(), checkpoint=checkpoint, **self._options()))
+    def _keep(self, design: Design, **told: Any) -> Any:
+        keep_fit(self, fit_glm(design, self._family(), **told, **self._options()))
         first = int(regression_of(self.result_).fitted.intercept)
         self.attenuated_coef_ = self.result_.attenuated_coefficients.to_numpy()[None, first:]
         self.coef_ = self.coef_[None]
@@ -144,14 +131,16 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator):
 
     def decision_function(self, X: Any, *, offset: Any = None) -> np.ndarray:
         """Log odds of a typical row."""
+        check_is_fitted(self)
+        regression_of(self.result_).refuse_forgotten({"offset": offset})
         return self._predictor(X, offset)
 
-    def predict_proba(self, X: Any, kind: str = "marginal", *, offset: Any = None) -> np.ndarray:
-        """Probabilities of both classes, over all rows (``"marginal"``) or of a ``"typical"`` row.
+    def predict_proba(self, X: Any, kind: str = "mean", *, offset: Any = None) -> np.ndarray:
+        """Probabilities of both classes, over all rows (``"mean"``) or of a ``"typical"`` row.
 
-        With ``local="label"`` the marginal ones are of the label as recorded, the typical ones of the truth.
+        With ``local="label"`` the means are of the label as recorded, the typical ones of the truth.
         """
-        share = self.predict_dist(X, offset=offset).of_kind(kind)
+        share = of_kind(kind, self.predict_dist(X, offset=offset))
         return np.column_stack([1.0 - share, share])
 
     def predict(self, X: Any, *, offset: Any = None) -> np.ndarray:

@@ -32,7 +32,7 @@ def draw_posterior(
         shared = sum(log_hyperprior(name, value, hyperprior) for name, value in zip(names, values))
         return shared - 0.5 * u @ penalty @ u
 
-    covariance = np.linalg.pinv(-found.optimum.curve)
+    covariance = np.linalg.pinv(-found.curve)
     alike = (names, tuple(problem.linear.held), hyperprior)
     compiled = problem.kernel.samplers.setdefault(alike, {})
     posterior = Posterior(problem, log_prior, found.vector, covariance, compiled, problem.penalty)

@@ -9,18 +9,22 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.keys import generator
+from robustly.approx.two_centre import two_centres
 from robustly.errors import DataError
-from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Poisson
-from robustly.glm.listed import Listed, list_responses
+from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Normal, Poisson
+from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
+from robustly.glm.mean_interval import mean_interval
 from robustly.glm.row_model import approximation, evidence_of
 from robustly.result.laws import RowLaw, invert_cdf
+from robustly.result.levels import check_level
+from robustly.result.listed import Listed
 
 LOG_LINK = (Poisson, Gamma, Exponential, NegativeBinomial)
 # Laws whose rows are averaged over their own predictors or dispersions.
 MIXED = (LocalPredictor, LocalDispersion)
-POINTS = 32
 ROWS_AT_ONCE = 4096
+GRID = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +66,12 @@ class Fitted:
 class GLMPredictive(RowLaw):
     """The integrated predictive distribution of a set of rows; every answer is an array by row."""
 
-    def __init__(self, fitted: Fitted, m: np.ndarray, trials: np.ndarray | None = None) -> None:
+    def __init__(
+        self, fitted: Fitted, m: np.ndarray, trials: np.ndarray | None = None, matrix: Any = None, fit: Any = None
+    ) -> None:
         self.fitted = fitted
+        self.matrix = matrix
+        self.fit = fit
         self.m = np.asarray(m, dtype=float)
         self.trials = np.ones(len(self.m)) if trials is None else np.asarray(trials, dtype=float)
         self.law = fitted.integrated
@@ -74,6 +82,24 @@ class GLMPredictive(RowLaw):
 
     def __len__(self) -> int:
         return len(self.m)
+
+    def of_fit(self, fit: Any) -> GLMPredictive:
+        """With the fit whose estimates it was made with: their uncertainty gives intervals of the mean."""
+        return GLMPredictive(self.fitted, self.m, self.trials, self.matrix, fit)
+
+    def mean_interval(
+        self, level: float = 0.95, kind: str = "information", groups: Any = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Where the *expected value* of every row lies, as far as the estimates are sure; `interval` is of a new response.
+
+        Args:
+            level: the probability of the interval.
+            kind, groups: which covariance of the estimates; see :meth:`Fit.covariance`.
+
+        Symmetric on the scale of the predictor (the log of a mean of counts, the log odds of a chance), spread included.
+        """
+        check_level(level)
+        return mean_interval(self, level, kind, groups)
 
     # ------------------------------------------------------------------ moments
 
@@ -88,10 +114,12 @@ class GLMPredictive(RowLaw):
         return self.fitted.typical(self.m, self.trials)
 
     def of_kind(self, kind: str) -> np.ndarray:
-        """The expected value of a ``"typical"`` row, or the ``"marginal"`` one."""
-        if kind not in ("marginal", "typical"):
-            raise DataError(f'kind takes "typical" or "marginal"; got {kind!r}.')
-        return self.mean if kind == "marginal" else self.typical
+        """The expected value by the name of its kind; ``"marginal"`` is the name of the mean in 0.1."""
+        if kind in ("mean", "marginal"):
+            return self.mean
+        if kind == "typical":
+            return self.typical
+        raise DataError(f'kind takes "mean" (over all rows) or "typical" (a row in the middle); got {kind!r}.')
 
     @property
     def sd(self) -> np.ndarray:
@@ -111,7 +139,7 @@ class GLMPredictive(RowLaw):
             return share, share * (1.0 - share)
         if isinstance(self.law, LocalPredictor) and isinstance(family, LOG_LINK):
             return self._log_link_moments()
-        return self._mixed_moments() if isinstance(self.law, MIXED) else self._listed.moments()
+        return self._mixed_moments() if isinstance(self.law, MIXED) else (self._listed.mean(), self._listed.std() ** 2)
 
     @cached_property
     def _listed(self) -> Listed:
@@ -200,7 +228,7 @@ class GLMPredictive(RowLaw):
         far = {"normal": 10.0, "laplace": 45.0}.get(self.law.prior)
         if far is None:
             far = float(np.exp(min(36.0 / self.shared["dof"], 30.0)))
-        own, weight = two_centres(m, spread, centre, np.minimum(width, 30.0 * spread), far * spread)
+        own, weight = two_centres(m, spread, centre, np.minimum(width, 30.0 * spread), far * spread, far * spread)
         share = weight * np.exp(self._log_prior(own - m[:, None]))
         return own, share / share.sum(axis=1, keepdims=True)
 
@@ -229,6 +257,14 @@ class GLMPredictive(RowLaw):
     def _quantile_at(self, level: float) -> np.ndarray:
         if self.errors is not None:
             return self.m + self.errors.ppf(level)
+        if isinstance(self.law, (*MIXED, Classical)) and len(self) > 1:
+            # Rows differ by their predictor alone: it moves or stretches one law, or steps through its counts.
+            if isinstance(self.family, Normal):
+                return self.m + self._at_predictors(np.zeros(1))._quantile_at(level)
+            if isinstance(self.family, Gamma | Exponential):
+                return np.exp(np.minimum(self.m, 709.0)) * self._at_predictors(np.zeros(1))._quantile_at(level)
+            if self.family.discrete and len(self) > 2 * GRID and np.all(self.trials == self.trials[0]):
+                return self._counted_quantile(level)
         typical = self.typical
         if self.family.discrete:
             counted = isinstance(self.family, Binomial)
@@ -241,7 +277,26 @@ class GLMPredictive(RowLaw):
             centre = np.log(typical)
             return to_y(invert_cdf(lambda log_y: self.cdf(to_y(log_y)), level, centre - 1.0, centre + 1.0))
         width = self._width()
-        return invert_cdf(self.cdf, level, typical - width, typical + width)
+        return np.maximum(invert_cdf(self.cdf, level, typical - width, typical + width), self.family.least)
+
+    def _at_predictors(self, m: np.ndarray) -> GLMPredictive:
+        """The same law at other predictors, with the trials of the first row."""
+        return GLMPredictive(self.fitted, m, np.full(len(m), self.trials[0]))
+
+    def _counted_quantile(self, level: float) -> np.ndarray:
+        """Quantiles of counts grow with the predictor: those at a grid of predictors enclose those of all rows."""
+        grid = np.unique(np.quantile(self.m, np.linspace(0.0, 1.0, GRID)))
+        known = self._at_predictors(grid)._quantile_at(level)
+        right = np.clip(np.searchsorted(grid, self.m), 1, len(grid) - 1) if len(grid) > 1 else np.zeros(len(self), int)
+        low, found = known[right - 1 if len(grid) > 1 else right], known[right].copy()
+        open_rows = np.flatnonzero(found > low)
+        if len(open_rows):
+            some = self._at_predictors(self.m[open_rows])
+            # The least count that reaches the level lies above `low` − 1, and `found` reaches it.
+            found[open_rows] = invert_cdf(
+                some.cdf, level, low[open_rows] - 1.0, found[open_rows], open_ends=(False, False), whole=True
+            )
+        return found
 
     def _width(self) -> np.ndarray:
         with np.errstate(invalid="ignore"):
@@ -273,7 +328,7 @@ class GLMPredictive(RowLaw):
         if isinstance(self.law, Classical):
             return self.family.draw(rng, m, self.nuisance, trials)
         if not isinstance(self.law, MIXED):
-            return self._listed.draw(rng, num_samples)
+            return self._listed.rvs((num_samples, len(self.m)), rng)
         spread = self.shared["spread"]
         if isinstance(self.law, LocalDispersion):
             own = np.exp(np.log(self.nuisance[0]) + spread * rng.standard_normal(shape))
@@ -290,33 +345,3 @@ class GLMPredictive(RowLaw):
 def _nodes(shared: dict[str, float]) -> int:
     spread = shared.get("spread", 0.0)
     return 81 if spread > 6 else 41 if spread > 2 else 21
-
-
-def two_centres(
-    a: np.ndarray, width_a: float, b: np.ndarray, width_b: np.ndarray, far: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Points and weights on [a − far, a + far], dense around `a` and around `b`; shapes (rows, points)."""
-    b = np.clip(b, a - far, a + far)
-    low, high = np.minimum(a, b), np.maximum(a, b)
-    width_low = np.where(a <= b, width_a, width_b)
-    width_high = np.where(a <= b, width_b, width_a)
-    gap = high - low
-    width_low, width_high = (
-        np.minimum(width_low, np.maximum(width_high, gap)),
-        np.minimum(width_high, np.maximum(width_low, gap)),
-    )
-    cut = 0.5 * gap
-    lines = [
-        _half_lines(low, width_low, -1.0, low - (a - far)),
-        _half_lines(low, width_low, 1.0, cut),
-        _half_lines(high, width_high, -1.0, gap - cut),
-        _half_lines(high, width_high, 1.0, (a + far) - high),
-    ]
-    return np.concatenate([p for p, _ in lines], axis=1), np.concatenate([w for _, w in lines], axis=1)
-
-
-def _half_lines(centre: np.ndarray, width: np.ndarray, side: float, length: Any) -> tuple[np.ndarray, np.ndarray]:
-    nodes, weights = np.polynomial.legendre.leggauss(POINTS)
-    end = np.arcsinh(np.maximum(length, 0.0) / width)[:, None]
-    x = 0.5 * end * (nodes + 1.0)
-    return centre[:, None] + side * width[:, None] * np.sinh(x), 0.5 * end * weights * width[:, None] * np.cosh(x)

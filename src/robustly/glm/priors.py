@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustly.glm.law import Array, OwnValues
+
+if TYPE_CHECKING:
+    import jax
 
 PRIORS = ("normal", "laplace", "student_t")
 LOG_2PI = float(np.log(2.0 * np.pi))
@@ -33,7 +36,7 @@ def spread_values(
     )
 
 
-def log_prior(kind: str, away: Any, log_scale: Any, log_dof: Any = None) -> Any:
+def log_prior(kind: str, away: jax.Array, log_scale: jax.Array, log_dof: Any = None) -> jax.Array:
     """Log density of a row's own value at a distance from its centre."""
     import jax.numpy as jnp
 
@@ -44,7 +47,7 @@ def log_prior(kind: str, away: Any, log_scale: Any, log_dof: Any = None) -> Any:
     return log_student_t(away, log_scale, log_dof) - 0.5 * LOG_2PI
 
 
-def log_student_t(away: Any, log_scale: Any, log_dof: Any) -> Any:
+def log_student_t(away: jax.Array, log_scale: jax.Array, log_dof: Any) -> jax.Array:
     """Student's t, up to the constant of the normal."""
     import jax.numpy as jnp
     from jax.scipy.special import gammaln

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 from robustly.errors import ModelError
 from robustly.fit.newton import ascent
 from robustly.fit.problem import Found
+from robustly.glm.classical import fit_classical
 from robustly.glm.edges import fit_law
 from robustly.glm.local import Classical
 from robustly.glm.regression import Plan, Regression, attenuation
@@ -42,3 +43,89 @@ def near_profile(found: Found, spread: float) -> float:
     look = there.look(there.joined(u, there.linear.held))
     assert look.curve is not None
     return look.value + 0.5 * float(look.slope @ ascent(look.slope, look.curve, None))
+
+
+def profile_interval(found: Found, plan: Plan, name: str, level: float) -> tuple[float, float]:
+    """Values of a coefficient or shared number at which the profile is less than half a chi-squared quantile below its top."""
+    from scipy.stats import chi2
+
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    design, law = problem.design, problem.plan.law
+    drop = 0.5 * float(chi2.ppf(level, 1))
+    if name in design.terms:
+        place = design.terms.index(name)
+        if design.aliased[place]:
+            return np.nan, np.nan
+        error = float(
+            np.sqrt(
+                (
+                    design.to_coefficients
+                    @ _free_covariance(found)[: design.size, : design.size]
+                    @ design.to_coefficients.T
+                )[place, place]
+            )
+        )
+        best = float((design.to_coefficients @ found.vector[: design.size])[place])
+        held = replace(problem.plan, known=None)
+        value = lambda at: fit_held(design, held, place, at).value
+        return tuple(_profile_end(value, best, side * error, found.value - drop) for side in (-1.0, 1.0))  # type: ignore[return-value]
+    if name not in plan.law.names:
+        raise ModelError(
+            f'there is no estimate "{name}" to profile; there are {", ".join([*design.terms, *plan.law.names])}.'
+        )
+    if name in plan.held:
+        raise ModelError(f"{name} was held at {plan.held[name]:g}, so there is nothing to profile.")
+    limit = plan.law.limits.get(name)
+    plain = fit_classical(design, Plan(Classical(law.family), stop=plan.stop)).value if limit is not None else -np.inf
+    top = max(found.value, plain)
+    value = lambda free: (
+        fit_law(
+            design,
+            replace(plan, held={**plan.held, name: float(plan.law.natural(name, free))}, hyperprior=None, known=None),
+        ).value
+    )
+    at_limit = name not in law.names
+    nearly = plan.law.free(name, 0.01 if limit == 0.0 else 1000.0)
+    start = nearly if at_limit else float(problem.split(found.vector)[1][law.names.index(name)])
+    ends = []
+    for side in (-1.0, 1.0):
+        towards_limit = limit is not None and (side < 0) == (limit == 0.0)
+        if towards_limit and plain >= top - drop:
+            ends.append(float(limit))  # type: ignore[arg-type]
+        else:
+            ends.append(float(plan.law.natural(name, _profile_end(value, start, 0.5 * side, top - drop))))
+    return ends[0], ends[1]
+
+
+def fit_held(design: Design, plan: Plan, place: int, value: float) -> Found:
+    """The best fit with one coefficient held at a value: its column becomes part of the offset."""
+    intercept = design.intercept and place == 0
+    column = place - int(design.intercept)
+    here = design.rows.here
+    if here is None:
+        raise ModelError("an interval by the likelihood's profile needs rows in memory.")
+    matrix, offset, y, trials = here.data
+    along = 1.0 if intercept else matrix[:, [column]].toarray()[:, 0] if design.sparse else matrix[:, column]
+    keep = [one for one in range(matrix.shape[1]) if intercept or one != column]
+    rest = matrix if intercept else matrix[:, keep]
+    terms = [term for one, term in enumerate(design.terms) if one != place]
+    rows = replace(here, data=(rest, offset + value * along, y, trials))
+    part = Design(rows, terms, design.intercept and not intercept, design.ridge)
+    return fit_classical(part, plan) if isinstance(plan.law, Classical) else fit_law(part, plan)
+
+
+def _free_covariance(found: Found) -> np.ndarray:
+    return np.linalg.pinv(-found.optimum.curve)
+
+
+def _profile_end(value: Callable[[float], float], best: float, step: float, wanted: float) -> float:
+    """Where a profile falls to `wanted`, going from its top by steps that grow."""
+    from scipy.optimize import brentq
+
+    inner, outer = best, best + 2.0 * step
+    for _ in range(30):
+        if value(outer) < wanted:
+            return float(brentq(lambda at: value(at) - wanted, inner, outer, xtol=1e-5 * abs(step), rtol=1e-10))
+        inner, outer = outer, outer + 2.0 * (outer - best)
+    return float(np.sign(step) * np.inf)

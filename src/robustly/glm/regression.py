@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,11 +16,12 @@ from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass, KernelPass, view_pass
-from robustly.fit.problem import HIGHER, Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
+from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
 from robustly.glm.families import Bernoulli, Binomial
-from robustly.glm.local import Law, LocalPredictor
+from robustly.glm.local import LOG_2PI, Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
-from robustly.model.linear import Design, LinearView
+from robustly.model.linear import Design
+from robustly.model.linear_view import LinearView
 from robustly.model.row import View
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data, Rows
@@ -58,13 +59,12 @@ Climb = Callable[[EvidenceProblem, np.ndarray], Found]
 class Edges:
     """What is particular to a law: where its search begins, and what lies at its ends. Here, nothing."""
 
-    def starts(self, problem: Regression, begin: Found | None) -> Sequence[np.ndarray]:
-        """Where to climb from."""
-        return [] if begin is None else [begin.vector]
+    tops_only: ClassVar[bool] = False
+    """Whether a climb that runs off to a limit is never better than one that comes to a top."""
 
-    def is_better(self, tried: Found, best: Found) -> bool:
-        """Whether a climb from another start is to be taken instead."""
-        return tried.value > best.value + HIGHER
+    def starts(self, problem: Regression) -> Sequence[np.ndarray]:
+        """Where to climb from, given the limits of the problem."""
+        return []
 
     def limits(self, problem: Regression, begin: Found | None) -> Sequence[Limit]:
         """Simpler laws at the edge."""
@@ -75,8 +75,19 @@ class Edges:
         return None
 
     def at_end(self, problem: Regression, found: Found, climb: Climb) -> Found:
-        """The answer of a climb that did not come to a top."""
+        """The answer of a climb that :meth:`watch` has ended."""
         return found
+
+
+def plan_of(found: Found) -> Plan:
+    """What was fitted."""
+    assert isinstance(found.problem, Regression)
+    return found.problem.plan
+
+
+def begun_with(begin: Found | None, law: Law) -> bool:
+    """Whether a sample was fitted by the law itself, and not by a simpler one at its edge."""
+    return begin is not None and isinstance(plan_of(begin).law, type(law))
 
 
 class Regression(ViewProblem):
@@ -134,6 +145,14 @@ class Regression(ViewProblem):
         ridge = max(self.plan.extra_ridge, SAMPLE_RIDGE)
         return Regression(self.design.with_rows(rows), replace(self.plan, rough=True, extra_ridge=ridge), self.edges)
 
+    def held_at(self, values: Mapping[str, float], **changes: Any) -> Regression:
+        """The same problem with more shared numbers held, and perhaps other changes of the plan."""
+        return Regression(self.design, replace(self.plan, held={**self.plan.held, **values}, **changes), self.edges)
+
+    def with_design(self, design: Design) -> Regression:
+        """The same problem of other rows, in the same coordinates."""
+        return Regression(design, self.plan, self.edges, self.kernel.approx)
+
     def weighed(self, weight: np.ndarray) -> Regression:
         """The same problem with other weights; the rows' states come along."""
         other = Regression(self.design.weighed(weight), self.plan, self.edges, self.kernel.approx)
@@ -185,6 +204,13 @@ class Regression(ViewProblem):
             place = size + int(np.flatnonzero(self.linear.free == self.plan.law.names.index("spread"))[0])
             more = self.plan.hyperprior.derivatives(vector[place])
             value, slope[place], curve[place, place] = value + float(more[0]), more[1], more[2]
+        for name, (centre, width) in self.plan.law.believed.items():
+            if name not in self.plan.held:
+                place = size + int(np.flatnonzero(self.linear.free == self.plan.law.names.index(name))[0])
+                away = (vector[place] - centre) / width
+                value += -0.5 * away**2 - float(np.log(width)) - 0.5 * LOG_2PI
+                slope[place] -= away / width
+                curve[place, place] -= width**-2.0
         return value, slope, curve
 
     @cached_property
@@ -258,10 +284,13 @@ class Regression(ViewProblem):
         return found
 
     def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
-        return self.edges.starts(self, begin)
+        if begin is not None and begun_with(begin, self.plan.law):
+            assert isinstance(begin.problem, Regression)
+            return [self.joined(*begin.problem.split(begin.vector))]
+        return self.edges.starts(self)
 
     def is_better(self, tried: Found, best: Found) -> bool:
-        return self.edges.is_better(tried, best)
+        return super().is_better(tried, best) and not (self.edges.tops_only and tried.outcome.kind == "end")
 
     def limits(self, begin: Found | None) -> Sequence[Limit]:
         self.known_limits = self.edges.limits(self, begin)
@@ -279,7 +308,7 @@ class Regression(ViewProblem):
         return self.edges.watch(self)
 
     def at_end(self, found: Found, climb: Climb) -> Found:
-        return self.edges.at_end(self, found, climb)
+        return self.edges.at_end(self, found, climb) if found.outcome.kind == "end" else found
 
     def refined(self, found: Found) -> tuple[EvidenceProblem, str] | None:
         law = self.plan.law

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,16 +12,17 @@ import pandas as pd
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
-from robustly.glm.families import FAMILIES
+from robustly.glm.families import FAMILIES, Normal
 from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.formula_saved import formula_to_json
-from robustly.glm.local import LocalChoice, law_asked
+from robustly.glm.local import Classical, LocalChoice, law_asked
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
 from robustly.glm.source import GLMSource, fitted_of, leverage_one_in
 from robustly.model.linear import read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
+from robustly.rows.labels import RowLabels
 
 SHARED = " (shared)"
 
@@ -37,6 +39,12 @@ class FittedRegression:
     asked: Mapping[str, Any]
     formula: Any = None
     by_formula: bool = False
+    needs: tuple[str, ...] = ()
+    """Of offset, exposure and trials, those that were given as numbers by row: predictions need those of new rows."""
+    response: str | None = None
+    """The checksum of the responses, of a fit read from a file."""
+    design: Any = field(default=None, repr=False)
+    """The rows behind the fit; a fit read from a file has none."""
 
     kind: ClassVar[str] = "glm"
 
@@ -44,6 +52,34 @@ class FittedRegression:
     def shown(self) -> dict[str, Any]:
         """What can be read off the fit itself."""
         return {"fitted": self.fitted, "formula": self.formula, "by_formula": self.by_formula}
+
+    @property
+    def linear(self) -> bool:
+        """Whether the mean is linear in the coefficients, so that tests of few rows are of Student's t."""
+        return isinstance(self.fitted.family, Normal)
+
+    @property
+    def least_squares(self) -> bool:
+        """Whether the coefficients are those of least squares, whose errors are exact in samples of any size."""
+        return self.linear and isinstance(self.fitted.law, Classical)
+
+    @property
+    def edges(self) -> dict[str, float]:
+        """Values of shared numbers at which the law that was asked for is the classical one."""
+        return law_asked(self.fitted.family, self.asked).at_boundary
+
+    def columns_by_term(self) -> dict[str, list[int]]:
+        """Which coefficients belong to each term of the formula; without one, every column is a term."""
+        if self.formula is None:
+            return {term: [place] for place, term in enumerate(self.terms)}
+        side, found, place = self.formula.side, {}, 0
+        for _, inside in side.terms:
+            parts = [side.parts[one] for one in inside]
+            width = int(np.prod([len(part.names) for part in parts])) if parts else 1
+            name = ":".join(side.factors[part.factor].text for part in parts) or "Intercept"
+            found.setdefault(name, []).extend(range(place, place + width))
+            place += width
+        return found
 
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GLMPredictive:
         return self._predict(*args, **kwargs)
@@ -66,7 +102,10 @@ class FittedRegression:
             X, more = self.formula.matrix_of(X)
             for label, given in (("offset", offset), ("exposure", exposure), ("trials", trials)):
                 refuse_other_length(len(more), label, given)
+            self.refuse_forgotten({"offset": offset, "exposure": exposure, "trials": trials})
             offset = more if offset is None else more + np.asarray(offset, dtype=float)
+        else:
+            self.refuse_forgotten({"offset": offset, "exposure": exposure, "trials": trials})
         matrix = X if not isinstance(X, pd.DataFrame) else X.to_numpy(dtype=float)
         matrix = np.asarray(matrix, dtype=float) if not hasattr(matrix, "tocsr") else matrix
         wanted = len(self.terms) - int(self.fitted.intercept)
@@ -74,7 +113,30 @@ class FittedRegression:
             raise DataError(f"the model was fitted with {wanted} columns; got an array of shape {matrix.shape}.")
         m = self.fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
-        return GLMPredictive(self.fitted, m, counted)
+        return GLMPredictive(self.fitted, m, counted, matrix)
+
+    def for_marginaleffects(self, fit: Fit, data: Any) -> Any:
+        """The fit as the package marginaleffects takes models."""
+        from robustly.glm.marginal import for_marginaleffects
+
+        return for_marginaleffects(fit, data)
+
+    def refuse_forgotten(self, given: Mapping[str, Any]) -> None:
+        """What stood beside every fitted row has to be said of new ones too, or rates are taken for counts."""
+        for label in self.needs:
+            if label in given and given[label] is None:
+                none = {"offset": "0 adds nothing", "exposure": "1 gives rates", "trials": "1 gives chances"}[label]
+                raise DataError(
+                    f"the model was fitted with {label} given by row, and the new rows have none. Give {label}=...: one value "
+                    f"a row, or one for all ({none})."
+                )
+
+    def response_key(self) -> str | None:
+        """A checksum of the responses behind a fit: equal where two fits are of the same rows; None where it is not known."""
+        if self.design is None:
+            return self.response
+        y, trials = (np.ascontiguousarray(part, dtype=float) for part in (self.design.y, self.design.trials))
+        return hashlib.sha256(y.tobytes() + trials.tobytes()).hexdigest()
 
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         known = {made: name for name, made in FAMILIES.items()}
@@ -89,6 +151,8 @@ class FittedRegression:
             "intercept": self.fitted.intercept,
             "formula": None if self.formula is None else formula_to_json(self.formula),
             "by_formula": self.by_formula,
+            "needs": list(self.needs),
+            "response": self.response_key(),
         }
         return about, {"phi": self.fitted.phi, "coefficients": self.fitted.coefficients}
 
@@ -127,7 +191,14 @@ def regression_of(fit: Fit) -> FittedRegression:
 
 
 def regression_fit(
-    found: Found, asked: Plan, local: LocalChoice, prior: str, notes: Sequence[str] = (), formula: Any = None
+    found: Found,
+    asked: Plan,
+    local: LocalChoice,
+    prior: str,
+    notes: Sequence[str] = (),
+    formula: Any = None,
+    needs: Sequence[str] = (),
+    row_labels: RowLabels | None = None,
 ) -> Fit:
     """A result from what a search found."""
     source = GLMSource(found, asked)
@@ -143,13 +214,14 @@ def regression_fit(
     leverage_one = leverage_one_in(found)
     values = [*fitted.coefficients, *(fitted.shared[name] for name in free)]
     labels = [*design.terms, *(f"{name}{SHARED}" if name in design.terms else name for name in free)]
-    model = FittedRegression(fitted, design.terms, {"local": local, "prior": prior}, formula, formula is not None)
+    how = {"local": local, "prior": prior}
+    model = FittedRegression(fitted, design.terms, how, formula, formula is not None, tuple(needs), None, design)
     return Fit(
         parameters=dict(zip(labels, values)),
         labels=labels,
         vector=found.optimum.vector,
         jacobian=jacobian,
-        curve=found.optimum.curve,
+        curve=found.curve,
         objective=found.optimum.value,
         evidence_by_row=None,
         summed_evidence=found.log_likelihood,
@@ -159,6 +231,7 @@ def regression_fit(
         approximation=problem.kernel.approx.describe(),
         notes=(*design.notes, *notes, *found.notes, *_leverage_note(design, leverage_one)),
         source=source,
+        row_labels=row_labels or RowLabels(),
         aliased=design.aliased,
         leverage_one=leverage_one,
         **model.fields(found.outcome.kind, labels),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from robustly.glm.local import Law, LocalDispersion, LocalPredictor, log_prior
 from robustly.model.row import RowModel
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data
+
+if TYPE_CHECKING:
+    import jax
 
 NODES = 21
 
@@ -69,7 +72,7 @@ def _stated(law: Law) -> RowModel:
     )
 
 
-def _exp(value: Any) -> Any:
+def _exp(value: jax.Array) -> jax.Array:
     import jax.numpy as jnp
 
     return jnp.exp(value)
@@ -93,7 +96,7 @@ def knows_start(family: Family) -> bool:
 def approximation(law: Law, nodes: int | None) -> Approximation:
     """How a law's rows are integrated with so many points; None is the usual number, 0 Laplace's approximation."""
     if law.closed:
-        return Exact()
+        return law.rule or Exact()
     if nodes == 0:
         return Laplace()
     count = NODES if nodes is None else nodes

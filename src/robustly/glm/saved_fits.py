@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import PersistError
+from robustly.glm.contaminated import contaminated_with
 from robustly.glm.families import Family, as_family
 from robustly.glm.formula_saved import formula_from_json
 from robustly.glm.local import Classical, LocalChoice, Noiseless, Shifted, law_of
@@ -16,7 +17,7 @@ from robustly.glm.result import FittedRegression
 from robustly.result.fit import Fit
 from robustly.result.saved import fields_of
 
-NAMED = ("predictor", "dispersion", "label", None)
+NAMED = ("predictor", "dispersion", "label", "contaminated", None)
 
 
 def from_saved(
@@ -37,6 +38,7 @@ def from_saved(
         "Classical": lambda: Classical(chosen),
         "Shifted": lambda: Shifted(chosen),
         "Noiseless": lambda: Noiseless(chosen, asked["prior"]),
+        "Contaminated": lambda: contaminated_with(chosen, len(arrays["phi"])),
     }
     law = laws.get(meta["law"], lambda: law_of(chosen, asked["local"], asked["prior"]))()
     formula = formula_from_json(meta["formula"]) if meta.get("formula") else None
@@ -50,6 +52,8 @@ def from_saved(
         asked,
         formula,
         meta.get("by_formula", formula is not None),
+        tuple(meta.get("needs", ())),
+        meta.get("response"),
     )
     fields = fields_of(meta, arrays)
     if fields["leverage_one"] is None:

@@ -12,10 +12,10 @@ from robustly.errors import ModelError
 from robustly.fit.em import em
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
-from robustly.glm.edges import NoSpread, fit_law, plan_of, regression
+from robustly.glm.edges import NoSpread, fit_law, regression
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import LocalPredictor, Shifted
-from robustly.glm.regression import Plan, Regression
+from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
 
 SLOWEST = 5000
@@ -59,7 +59,7 @@ def by_em(design: Design, plan: Plan) -> Found:
             'solver="em" is the paper\'s Algorithm 1: it needs local="predictor", prior="normal" and a family without '
             'further parameters (Poisson, Bernoulli, Binomial, Exponential). Use solver="newton".'
         )
-    limit = NoSpread(regression(design, plan), None)
+    limit = NoSpread(regression(design, plan))
     if not limit.found.outcome.converged:
         return limit.found
     score, size = limit.score

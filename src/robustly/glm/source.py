@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -16,16 +16,21 @@ from robustly.fit.draws import Draws
 from robustly.fit.newton import maximize
 from robustly.fit.passes import pairs
 from robustly.fit.problem import Found
-from robustly.glm.edges import plan_of
-from robustly.glm.local import Law, Noiseless, Shifted
+from robustly.glm.classical import fit_classical
+from robustly.glm.edges import fit_law
+from robustly.glm.judging import judge_labels, judge_regression, label_plan
+from robustly.glm.local import Classical, Law, LocalLabel, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
-from robustly.glm.profile import profile_spread
-from robustly.glm.regression import Plan, Regression
+from robustly.glm.profile import profile_interval, profile_spread
+from robustly.glm.regression import Plan, Regression, plan_of
+from robustly.glm.residuals import residuals_of
 from robustly.glm.row_model import evidence_of
 from robustly.model.linear import Design
+from robustly.result.hypotheses import TestResult, likelihood_ratio
 from robustly.result.laws import LEVELS, RowPosterior
+from robustly.result.outliers import JUDGED, Judgement
 from robustly.result.source import Source
 from robustly.rows.store import Data
 
@@ -33,6 +38,9 @@ from robustly.rows.store import Data
 HEAVY = 0.3
 REFITS = 30
 KINKED_REFITS = 100
+# Passes by which a fit to all rows but one is climbed to, and the gain in nats at which it is there.
+SLOPE_STEPS = 15
+LEFT_TO_GAIN = 1e-9
 # A residual below this share of the spread is none.
 ON_THE_FIT = 1e-6
 
@@ -49,7 +57,7 @@ class GLMSource(Source):
         self.law = self.problem.plan.law
         self.u, self.phi = self.problem.split(found.vector)
         # Files keep by row what can be asked of rows in memory; others stay where they are.
-        self.keeps = ("scored", "loo_by_row", "tail_probabilities") if self._in_memory else ()
+        self.keeps = ("scored", "loo_by_row", "tail_probabilities", "judgement") if self._in_memory else ()
 
     @property
     def _in_memory(self) -> bool:
@@ -100,7 +108,7 @@ class GLMSource(Source):
         slope, curve = self._curves
         used = np.concatenate([[0], 1 + self.problem.linear.free])
         k, size, weight = len(used), self.design.size, self.design.rows.weight
-        covariance = np.linalg.pinv(-self.found.optimum.curve)
+        covariance = np.linalg.pinv(-self.found.curve)
         z = self.design.directions()
         spread = np.zeros((len(z), k, k))
         spread[:, 0, 0] = np.einsum("ni,ij,nj->n", z, covariance[:size, :size], z)
@@ -136,9 +144,61 @@ class GLMSource(Source):
         if self._kinked and len(lost) <= KINKED_REFITS:
             # Among few rows a kinked likelihood moves by leaps, from row to row.
             heavy = np.arange(len(lost))
-        for row in np.setdiff1d(heavy[self.design.rows.weight[heavy] > 0], leverage_one):
+        heavy = np.setdiff1d(heavy[self.design.rows.weight[heavy] > 0], leverage_one)
+        for row in heavy if self._kinked or isinstance(self.law, Noiseless) else ():
             found[row] = self._without(int(row))
+        if not (self._kinked or isinstance(self.law, Noiseless)) and len(heavy):
+            phi, m = np.tile(self.phi, (len(found), 1)), self.predictor.copy()
+            for row in heavy:
+                u, phi[row] = self.problem.split(self._climbed_without(int(row)))
+                m[row] = self.design.with_rows(self.design.rows.take([row])).predictor(u)[0]
+            found[heavy] = self._evidence(m, phi)[heavy]
         return found
+
+    @cached_property
+    def _directions(self) -> np.ndarray:
+        return self.design.directions()
+
+    def _climbed_without(self, row: int) -> np.ndarray:
+        """The fit to all other rows, from that to all: slopes by passes, the curvature once, with the row's share taken off."""
+        weight = self.design.rows.weight.copy()
+        curve = self.found.optimum.curve - weight[row] * self._curve_of(row)
+        weight[row] = 0.0
+        vector, last, free = self.found.vector, np.inf, 1 + self.problem.linear.free
+        try:
+            inverse = np.linalg.inv(np.linalg.cholesky(-curve))
+        except np.linalg.LinAlgError:
+            return self._searched_without(self.problem.weighed(weight))
+        for _ in range(SLOPE_STEPS):
+            by_row = self.problem.curves_by_row(vector)[0] * weight[:, None]
+            slope = np.concatenate([self._directions.T @ by_row[:, 0], by_row[:, free].sum(axis=0)])
+            slope = slope + self.problem.prior(vector)[1]
+            step = inverse.T @ (inverse @ slope)
+            gain = 0.5 * float(slope @ step)
+            if not gain < last:
+                break
+            vector, last = vector + step, gain
+            if gain < LEFT_TO_GAIN:
+                return vector
+        return self._searched_without(self.problem.weighed(weight))
+
+    def _searched_without(self, problem: Regression) -> np.ndarray:
+        objective, start = problem.searched(self.found.vector)
+        return problem.left(maximize(objective, start, self.problem.plan.stop)).vector
+
+    def _curve_of(self, row: int) -> np.ndarray:
+        """One row's curvature in the vector."""
+        curve = self._curves[1][row]
+        used = np.concatenate([[0], 1 + self.problem.linear.free])
+        turn = np.zeros((len(used), len(self.found.vector)))
+        turn[0, : self.design.size] = self._directions[row]
+        turn[1:, self.design.size :] = np.eye(len(used) - 1)
+        bend = np.zeros((len(used), len(used)))
+        for value, (i, j) in zip(curve, pairs(self._curves[0].shape[1])):
+            if i in used and j in used:
+                a, b = int(np.flatnonzero(used == i)[0]), int(np.flatnonzero(used == j)[0])
+                bend[a, b] = bend[b, a] = value
+        return turn.T @ bend @ turn
 
     def _without(self, row: int) -> float:
         """The evidence of a row under the fit to all others, climbed from the fit to all."""
@@ -165,6 +225,20 @@ class GLMSource(Source):
         """How improbable each row is, by the rule of its law."""
         return self._judged(_tails)
 
+    def judge(self) -> Judgement | None:
+        """By a core and a wide part; rows without noise have no core."""
+        if self.found.outcome.kind == "perfect_fit" or isinstance(self.law, Noiseless):
+            return None
+        if not self._in_memory:
+            if len(self.design) > JUDGED:
+                return None  # by their tails
+            here = self.design.with_rows(self.design.rows.sample(len(self.design), 0))
+            return GLMSource(replace(self.found, problem=self.problem.with_design(here)), self.asked).judge()
+        if self.law.family.yes_or_no and bool(np.all(self.design.trials == 1)):
+            known = isinstance(self.law, LocalLabel)
+            return judge_labels(self.found if known else fit_law(self.design, label_plan(self.law.family)))
+        return judge_regression(self.design, self.asked)
+
     @cached_property
     def cumulative(self) -> tuple[np.ndarray, np.ndarray]:
         """P(Y < y) and P(Y ≤ y) of every row under its integrated predictive distribution; equal for measurements."""
@@ -181,8 +255,37 @@ class GLMSource(Source):
     def pit(self) -> tuple[np.ndarray, np.ndarray]:
         return self.cumulative
 
+    @property
+    def _predictive(self) -> GLMPredictive:
+        return GLMPredictive(fitted_of(self.found), self.predictor, self.design.trials)
+
+    def fitted_mean(self) -> np.ndarray:
+        return self._predictive.mean
+
+    def residuals(self, kind: str, seed: int) -> np.ndarray:
+        below, upto = self.cumulative if kind == "quantile" else (np.zeros(0), np.zeros(0))
+        return residuals_of(self._predictive, np.asarray(self.design.y), kind, seed, below, upto)
+
+    def profile_interval(self, name: str, level: float) -> tuple[float, float]:
+        return profile_interval(self.found, self.asked, name, level)
+
+    def edge_test(self, hypothesis: str) -> TestResult:
+        plain = fit_classical(self.design, Plan(Classical(self.law.family), stop=self.asked.stop))
+        free = [name for name in self.asked.law.names if name not in self.asked.held]
+        more = max(1, len(free) - len(self.law.family.nuisance))
+        return likelihood_ratio(hypothesis, self.found.log_likelihood - plain.log_likelihood, more, True)
+
     def observed(self) -> dict[str, np.ndarray]:
         return {"y": np.asarray(self.design.y)}
+
+    def replicates(self, vectors: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        found = []
+        for vector in vectors:
+            u, phi = self.problem.split(vector)
+            fitted = Fitted(self.law, phi, self.design.to_coefficients @ u, self.design.intercept)
+            law = GLMPredictive(fitted, self.design.predictor(u), self.design.trials)
+            found.append(law.sample(1, key=rng)[0])
+        return {"y": np.stack(found)}
 
     def posterior(self, site: str | None) -> RowPosterior:
         if isinstance(self.law, Noiseless):

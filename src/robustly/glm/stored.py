@@ -15,9 +15,10 @@ import pandas as pd
 
 from robustly.errors import DataError, names
 from robustly.glm.families import as_family
+from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_evaluate import raw_columns, rows_of, words_of
 from robustly.glm.formula_frames import refuse_missing, values_of
-from robustly.glm.formula_language import Category, Column, Expression, Learned, columns_of, walk
+from robustly.glm.formula_nodes import Category, Column, Expression, Learned, columns_of, walk
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
 from robustly.glm.formula_spec import FormulaColumns, Side, factors_of, learn, needed
@@ -145,6 +146,10 @@ def read_stored_formula(
         if name is not None and not isinstance(name, str):
             raise DataError(f"{label} is an array, but the rows are in {data.where}. Give the name of a column.")
     named = {label: name for label, name in given.items() if name is not None}
+    if take_bars(formula)[1]:
+        raise DataError(
+            f"groups of a formula need rows in memory, and these are in {data.where}. Leave the (… | …) out."
+        )
     core, parsed, added, offset_forms = parse(formula, there)
     forms = (parsed.lhs, parsed.rhs, *offset_forms)
     for form in forms:

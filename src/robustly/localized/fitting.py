@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
@@ -13,14 +14,18 @@ from robustly.fit.limits import RunawayWatch, heterogeneity
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
+from robustly.localized.by_group import GroupedProgramSource
 from robustly.localized.rows import find, row_fit
 from robustly.localized.source import ProgramSource
+from robustly.model.group import grouped_model
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
 from robustly.model.program.trace import inside
+from robustly.model.program.whole import WholeProgram
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
+from robustly.rows.groups import Grouping
 from robustly.rows.store import Rows
 
 if TYPE_CHECKING:
@@ -38,19 +43,34 @@ def fit_program(
     arguments: Arguments,
     rows: Rows,
     options: Mapping[str, Any],
+    groups: Grouping | None = None,
 ) -> Fit:
     """Fit a program that has been read; falls back to its classical model when the rows do not differ."""
     start = start_vector(model, options.get("start"))
     problem = ProgramProblem(model, rows, options["approx"])
-    problem.limit = _SharedValue(owner, program, arguments, rows) if _can_degenerate(program) else None
+    problem.limit = _SharedValue(owner, program, arguments, rows, groups) if _can_degenerate(program) else None
     with _progress(options.get("progress", False)) as report:
         found = find(problem, options["method"], stop_of(options), start, report)
     if found.outcome.kind == "boundary":
         assert problem.limit is not None
         return problem.limit.as_fit(found)
     notes = (*found.notes, detected) if program.size else found.notes
-    source = ProgramSource(found, rows, program, arguments, owner)
-    return row_fit(found, rows, source, source.model, notes=notes)
+    if isinstance(program, WholeProgram):
+        notes = (*notes, f"the program was run on all rows at once, as one row does not do: {program.reason}")
+    source = _source(found, rows, program, arguments, owner, groups)
+    return _of_groups(row_fit(found, rows, source, source.model, notes=notes), groups)
+
+
+def _source(
+    found: Found, rows: Rows, program: Program, arguments: Arguments, owner: Localized, groups: Grouping | None
+) -> ProgramSource | GroupedProgramSource:
+    if groups is None:
+        return ProgramSource(found, rows, program, arguments, owner)
+    return GroupedProgramSource(found, rows, program, arguments, groups)
+
+
+def _of_groups(fit: Fit, groups: Grouping | None) -> Fit:
+    return fit if groups is None else replace(fit, unit=groups.name, row_count=len(groups.order))
 
 
 def stop_of(options: Mapping[str, Any]) -> Stop:
@@ -113,15 +133,18 @@ def _can_degenerate(program: Program) -> bool:
 class _SharedValue:
     """The limit in which all rows share the localized values."""
 
-    def __init__(self, owner: Localized, program: Program, arguments: Arguments, rows: Rows) -> None:
+    def __init__(
+        self, owner: Localized, program: Program, arguments: Arguments, rows: Rows, groups: Grouping | None = None
+    ) -> None:
         self.owner, self.program, self.arguments, self.rows = owner, program, arguments, rows
+        self.groups = groups
 
     def answer(self, found: Found) -> Found | None:
         """The fit with shared values, if no spread of them does better."""
         sites = self.program.request.sites
         inside: RowProblem = found.problem  # type: ignore[assignment]
         common = self.owner.common_program(self.program, self.arguments)
-        model = common.row_model
+        model = common.row_model if self.groups is None else grouped_model(common.row_model)
         centre = {
             name: value
             for name, value in inside.model.parameters.natural(jnp.asarray(found.vector)).items()
@@ -150,10 +173,9 @@ class _SharedValue:
         """The classical model as a result."""
         common = self.owner.common_program(self.program, self.arguments)
         theta = common.row_model.parameters.natural(jnp.asarray(found.vector))
-        source = ProgramSource(found, self.rows, common, self.arguments, self.owner)
-        return row_fit(
-            found, self.rows, source, source.model, limits=limits_of(self.program, theta), notes=(found.outcome.text,)
-        )
+        source = _source(found, self.rows, common, self.arguments, self.owner, self.groups)
+        limits, notes = limits_of(self.program, theta), (found.outcome.text,)
+        return _of_groups(row_fit(found, self.rows, source, source.model, limits=limits, notes=notes), self.groups)
 
 
 def limits_of(program: Program, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -6,26 +6,32 @@ import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
+import jax
+from numpyro import handlers
 
 from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.approx import Approximation
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import warn_unless_converged
+from robustly.localized.by_group import take_groups
 from robustly.localized.fitting import fit_program
 from robustly.localized.sampling import as_numpyro
 from robustly.localized.stored import stored_call
 from robustly.model.conjugacy import detect
+from robustly.model.group import grouped_model
 from robustly.model.program.arguments import Arguments, read_arguments
-from robustly.model.program.checks import check_support
+from robustly.model.program.checks import check_bounded, check_support
+from robustly.model.program.fingerprint import Fingerprint
+from robustly.model.program.modes import read_program
 from robustly.model.program.read import Program, Request
 from robustly.model.row import RowModel
 from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows
+from robustly.rows.groups import Grouping, side_by_side
 from robustly.rows.store import Rows
 
 RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress", "checkpoint")
@@ -38,12 +44,15 @@ def localize(
     fixed: Mapping[str, Any] | None = None,
     hyperprior: Mapping[str, Any] | None = None,
     *,
+    by: str | None = None,
     plate: str | None = None,
     approx: Approximation | None = None,
+    also: str | Sequence[str] = (),
 ) -> Localized:
     r"""Give every row its own copy of a latent site, drawn from the site's prior, and let that prior be fitted.
 
-    The model stays as it is: it is called with one row at a time. The arguments of the named site's prior become
+    The model stays as it is: it is called with one row at a time or, where that cannot be done (it takes sizes from its
+    data, or reads them from outside), with all of them. The arguments of the named site's prior become
     hyperparameters, chosen to make the rows most probable with their own values integrated out
     (Wang & Blei, *A General Method for Robust Bayesian Modeling*). All other latent sites stay shared and get point
     estimates under their priors.
@@ -52,14 +61,18 @@ def localize(
     own precision of the named disturbance (see :mod:`robustly.series`).
 
     Args:
-        model: a NumPyro model whose likelihood stands in a plate sized by its arguments.
+        model: a NumPyro model whose likelihood is a product over rows: in a plate, or along the leading axis of what is
+            observed.
         sites: the latent site, or sites, that may differ from row to row; up to ten dimensions together.
         rows: names of the arguments whose leading axis counts rows. Found from their shapes if not given.
         fixed: arguments of the prior that are not fitted, ``{"rate": 1.0}``, or by site ``{"b": {"loc": 0.0}}``.
         hyperprior: what is believed of fitted arguments, ``{"concentration": dist.Gamma(2, 0.1)}``; the fit is a MAP.
+        by: name of the argument of ``fit`` that says to which group each row belongs; the rows of a group then share one copy
+            of the sites. The model need not know of groups: an argument that it does not take is not passed to it.
         plate: name of the row plate, if there are several and the outermost is not it.
         approx: how the rows' own values are integrated out; by default exactly if the site is conjugate (which is
             detected), else by quadrature.
+        also: more sites to localize; ``"auto"`` for all whose prior follows a localized one, which cannot stay shared.
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist, robustly as rb
@@ -80,14 +93,33 @@ def localize(
             'name at least one site that may differ from row to row, as in localize(model, "precision").'
         )
     if _is_statespace(model):
+        if by is not None:
+            raise LocalizeError("by= is for NumPyro models; the steps of a series are its units. Leave it out.")
         return _localized_series(model, chosen, rows, fixed, hyperprior, plate, approx)
+    if not callable(model):
+        raise LocalizeError(
+            f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
+            'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
+        )
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
-    return Localized(
-        Request(
-            model, chosen, stated, _by_site(fixed, chosen, "fixed"), _by_site(hyperprior, chosen, "hyperprior"), plate
-        ),
-        approx,
+    if also != "auto":
+        chosen = (*chosen, *((also,) if isinstance(also, str) else also))
+    request = Request(
+        undone(model),
+        chosen,
+        stated,
+        _by_site(fixed, chosen, "fixed"),
+        _by_site(hyperprior, chosen, "hyperprior"),
+        plate,
     )
+    return Localized(replace(request, follow=also == "auto"), approx, by)
+
+
+def undone(model: Any) -> Any:
+    """The model without reparameterisations wrapped around it, which change how it is sampled but not what it says."""
+    while isinstance(model, handlers.reparam):
+        model = model.fn
+    return model
 
 
 def _is_statespace(model: Any) -> bool:
@@ -110,8 +142,13 @@ def classical(
     model: Callable[..., Any], rows: str | Sequence[str] | None = None, *, plate: str | None = None
 ) -> Localized:
     """The model as it is, with point estimates of all its shared sites: what a localized fit is compared with."""
+    if not callable(model):
+        raise LocalizeError(
+            f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
+            'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
+        )
     stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
-    return Localized(Request(model, (), stated, plate=plate), None)
+    return Localized(Request(undone(model), (), stated, plate=plate), None)
 
 
 def _by_site(given: Mapping[str, Any] | None, sites: Sequence[str], word: str) -> dict[str, dict[str, Any]]:
@@ -136,19 +173,57 @@ def _by_site(given: Mapping[str, Any] | None, sites: Sequence[str], word: str) -
     return found
 
 
+@dataclass(eq=False)
+class _Known:
+    """What has been read and compiled of a model."""
+
+    programs: list[tuple[Program, RowModel, str]] = field(default_factory=list)
+    stand_ins: list[Program] = field(default_factory=list)
+    """Programs read with stand-ins for data that were not known: good for sampling, not checked enough for fitting."""
+    samplers: dict[Any, Any] = field(default_factory=dict)
+    """Compiled samplers by program, so that a second call starts at once."""
+    common: list[tuple[Program, Program]] = field(default_factory=list)
+    """Programs in which all rows share the localized values, each with the program it is the limit of."""
+    grouped: list[tuple[Program, RowModel, str]] = field(default_factory=list)
+    """Models of groups by the program of a row they were made from."""
+
+
+MOST_KNOWN = 8
+_KNOWN: dict[Fingerprint, _Known] = {}
+
+
 class Localized:
     """A model with localized sites, ready to be fitted. Made by :func:`localize`."""
 
-    def __init__(self, request: Request, approx: Approximation | None) -> None:
+    def __init__(self, request: Request, approx: Approximation | None, by: str | None = None) -> None:
         self.request = request
         self.approx = approx
-        self.programs_read: list[tuple[Program, RowModel, str]] = []
-        # Programs read with stand-ins for data that were not known: good for sampling, not checked enough for fitting.
-        self.stand_ins: list[Program] = []
-        # Compiled samplers by program, so that a second call starts at once.
-        self.compiled: dict[Any, Any] = {}
-        # Programs in which all rows share the localized values, each with the program it is the limit of.
-        self._common: list[tuple[Program, Program]] = []
+        self.by = by
+
+    @property
+    def _known(self) -> _Known:
+        """What was read of this model, in whichever cell it was defined; another model if what it reads has changed."""
+        asked = self.request
+        told = (asked.sites, asked.rows, asked.fixed, asked.plate, asked.flat, asked.follow)
+        believed = jax.tree.flatten(asked.hyperprior)
+        key = Fingerprint((asked.model, told, list(believed[0]), repr(believed[1])))
+        known = _KNOWN.pop(key, None) or _Known()
+        _KNOWN[key] = known
+        while len(_KNOWN) > MOST_KNOWN:
+            _KNOWN.pop(next(iter(_KNOWN)))
+        return known
+
+    @property
+    def programs_read(self) -> list[tuple[Program, RowModel, str]]:
+        return self._known.programs
+
+    @property
+    def stand_ins(self) -> list[Program]:
+        return self._known.stand_ins
+
+    @property
+    def compiled(self) -> dict[Any, Any]:
+        return self._known.samplers
 
     def __repr__(self) -> str:
         what = f"localized in {names(self.request.sites)}" if self.request.sites else "as it is"
@@ -172,18 +247,37 @@ class Localized:
         """
         options = self._take_options(kwargs)
         stored = stored_call(self.request.model, args, kwargs)
+        if stored is not None and self.by is not None:
+            raise DataError("by= needs rows in memory. Read them, or leave by= out.")
+        groups = None if self.by is None else take_groups(self.request.model, self.by, args, kwargs)
         arguments = read_arguments(self.request.model, args, kwargs) if stored is None else stored.arguments
         program, model, found = self.program_for(arguments)
         rows: Rows
         if stored is None:
             check_support(program, arguments)
-            rows = rows_of_call(program, arguments, weights=options.get("weights"), chunk=options.get("chunk"))
+            rows = here = rows_of_call(program, arguments, weights=options.get("weights"), chunk=options.get("chunk"))
+            if groups is not None:
+                model, found, rows = self._in_groups(program, here, groups)
         else:
             rows = stored.rows(program, options.get("weights"), options.get("chunk"))
         with checkpointed(rows, options.get("checkpoint"), self._description(program, model, options)) as kept:
-            fit = fit_program(self, program, model, found, arguments, kept, options)
+            fit = fit_program(self, program, model, found, arguments, kept, options, groups)
         warn_unless_converged(fit.outcome)
         return fit
+
+    def _in_groups(self, program: Program, rows: ArrayRows, groups: Grouping) -> tuple[RowModel, str, ArrayRows]:
+        """The model of a group and the groups, for rows that were read."""
+        if len(groups.order) != len(rows):
+            raise DataError(
+                f"{self.by} has {len(groups.order)} values, but there are {len(rows)} rows. Give one value a row."
+            )
+        units = side_by_side(rows, groups)
+        for known, model, found in self._known.grouped:
+            if known is program:
+                return model, found, units
+        model, found = detect(grouped_model(program.row_model), units)
+        self._known.grouped.append((program, model, found))
+        return model, found, units
 
     def _description(self, program: Program, model: RowModel, options: Mapping[str, Any]) -> str:
         """What is fitted and how, in words that differ where the answer would."""
@@ -217,22 +311,23 @@ class Localized:
 
     def program_for(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
         """The program read for this kind of call; reading and checking is done once for each kind."""
-        for known in self.programs_read:
+        read = self.programs_read
+        for known in read:
             if known[0].is_like(arguments):
                 return known
-        _refuse_unusable(arguments)
-        program = Program(self.request, arguments)
+        program = read_program(self.request, arguments)
         model = program.row_model
         found = "nothing is localized"
         if program.size:
+            check_bounded(program)
             model, found = detected(program, arguments)
-        self.programs_read.append((program, model, found))
-        return self.programs_read[-1]
+        read.append((program, model, found))
+        return read[-1]
 
     def known_program(self, request: Request, arguments: Arguments) -> tuple[Program, RowModel] | None:
         """A program that was read before for calls like this one, or its limit in which sites are shared."""
         localized = [(program, model) for program, model, _ in self.programs_read]
-        limits = [(program, program.row_model) for _, program in self._common]
+        limits = [(program, program.row_model) for _, program in self._known.common]
         for program, model in (*localized, *limits):
             asked = program.request
             if asked.sites == request.sites and asked.flat == request.flat and program.is_like(arguments):
@@ -241,12 +336,13 @@ class Localized:
 
     def common_program(self, program: Program, arguments: Arguments) -> Program:
         """A program with the localized sites shared by all rows; read once for each that is localized."""
-        for localized, common in self._common:
+        known = self._known.common
+        for localized, common in known:
             if localized is program:
                 return common
         request = replace(program.request, sites=(), flat=program.request.sites, fixed=None)
-        self._common.append((program, Program(request, arguments)))
-        return self._common[-1][1]
+        known.append((program, type(program)(request, arguments)))
+        return known[-1][1]
 
     def row_model(self, *args: Any, **kwargs: Any) -> RowModel:
         """The functions of one row that the program comes to, for data like these."""
@@ -267,8 +363,7 @@ class Localized:
 
 def rows_of_call(program: Program, arguments: Arguments, **options: Any) -> ArrayRows:
     """The arguments that are rows, as rows in memory."""
-    data = [leaf for leaf, row in zip(arguments.leaves, program.is_row) if row]
-    labels = [label for label, row in zip(arguments.labels, program.is_row) if row]
+    data, labels = program.row_data(arguments)
     return make_rows(data, labels, **options)
 
 
@@ -287,13 +382,3 @@ def detected_again(program: Program) -> RowModel:
         with double_precision():
             _DETECTED[program.token] = detected(program, program.arguments)[0]
     return _DETECTED[program.token]
-
-
-def _refuse_unusable(arguments: Arguments) -> None:
-    lengths = [leaf.shape[0] for leaf in arguments.leaves if np.ndim(leaf) > 0]
-    if lengths and not any(lengths):
-        raise DataError("there are no rows to fit: the data are empty.")
-    data = [leaf for leaf in arguments.leaves if np.ndim(leaf) > 0]
-    labels = [label for label, leaf in zip(arguments.labels, arguments.leaves) if np.ndim(leaf) > 0]
-    for leaf, label in zip(data, labels):
-        make_rows([leaf], [label])

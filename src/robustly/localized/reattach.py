@@ -18,6 +18,7 @@ from robustly.localized.source import ProgramModel
 from robustly.model.conjugacy import detect
 from robustly.model.program.arguments import read_arguments
 from robustly.model.program.read import Program, Request
+from robustly.model.program.whole import WholeProgram
 from robustly.result.fit import Fit
 from robustly.result.saved import fields_of
 from robustly.result.source import FittedModel, ModelOnFile
@@ -54,15 +55,12 @@ def reattached(
         known = model.known_program(request, arguments)
         if known is not None and sorted(known[1].start) == sorted(parameters):
             return ProgramModel(known[0], arguments, passes(known[1], default_approximation(known[1])), vector)
-    program = Program(request, arguments)
+    program = (WholeProgram if call.get("whole") else Program)(request, arguments)
     if sorted(program.row_model.start) != sorted(parameters):
         raise DataError(
             f"the model given has the parameters {names(program.row_model.start)}, but the saved fit {names(parameters)}."
         )
-    rows = make_rows(
-        [leaf for leaf, row in zip(arguments.leaves, program.is_row) if row],
-        [label for label, row in zip(arguments.labels, program.is_row) if row],
-    )
+    rows = make_rows(*program.row_data(arguments))
     row_model, _ = detect(program.row_model, rows) if program.size else (program.row_model, "")
     return ProgramModel(program, arguments, passes(row_model, default_approximation(row_model)), vector)
 
@@ -76,7 +74,8 @@ def _leaves(call: Mapping[str, Any]) -> dict[str, Any]:
             one = np.asarray(next(taken))
             leaves[label] = np.stack([one, one]).astype({"f": float, "i": int, "u": int, "b": bool}[kind])
         else:
-            leaves[label] = np.asarray(known) if isinstance(known, list) else known
+            listed = {"f": float, "i": int, "u": int, "b": bool}.get(kind)
+            leaves[label] = np.array(known, dtype=listed) if isinstance(known, list) else known
     if any("[" in label or "." in label for label in leaves):
         raise DataError("this fit was made with nested arguments; fit the model again to predict with it.")
     return leaves

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,16 @@ from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.passes import Passes, passes
 from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
+from robustly.localized.judging import judge_precisions
 from robustly.model.conjugacy import detect
 from robustly.model.row import RowModel
 from robustly.result.estimates import Hyperparameters, nested
 from robustly.result.fit import Fit
 from robustly.result.laws import LEVELS, ByRow, RowPosterior
+from robustly.result.outliers import JUDGED, Judgement
 from robustly.result.source import FittedModel, Source
-from robustly.rows.arrays import make_rows
-from robustly.rows.store import Rows
+from robustly.rows.arrays import make_rows, read_weights
+from robustly.rows.store import Data, Rows
 
 
 class UnstatedModel:
@@ -123,6 +125,18 @@ class RowSource(Source):
     def tail_probabilities(self) -> np.ndarray:
         raise ModelError("a row model does not say how observations are drawn, so it has no tail probabilities.")
 
+    @in_double_precision
+    def judge(self) -> Judgement | None:
+        """By a core and a wide part where rows have precisions of their own; by tails elsewhere."""
+        model = self.passes.model
+        theta = model.parameters.natural(jnp.asarray(self.vector))
+        here = self.rows.here
+        if here is None:
+            if len(self.rows) > JUDGED:
+                return None  # by their tails
+            here = self.rows.sample(len(self.rows), 0)
+        return judge_precisions(model, here, theta, self.compiled)
+
     def has_closed_tails(self) -> bool:
         return False
 
@@ -162,7 +176,7 @@ def row_fit(
         labels=parameters.labels,
         vector=optimum.vector,
         jacobian=parameters.jacobian(optimum.vector),
-        curve=optimum.curve,
+        curve=found.curve,
         objective=optimum.value,
         evidence_by_row=None,
         summed_evidence=found.log_likelihood,
@@ -205,13 +219,20 @@ def fit_rows(
     Args:
         model: the functions of one row.
         data: arrays whose leading axis counts rows: a dictionary (then ``row["name"]`` is one row's entry), a tuple, or
-            a single array.
-        approx, method, weights, start, stop, chunk: as in ``localize(...).fit``.
+            a single array. Or a store of rows, a :class:`~robustly.rows.store.Rows`: its `labels` name the entries of
+            a row, which is a tuple where there are none.
+        approx, method, weights, start, stop, chunk: as in ``localize(...).fit``; a store has chunks of its own.
     """
-    leaves, tree = jax.tree.flatten(_as_arrays(data))
-    labels = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(_as_arrays(data))[0]]
-    rows = make_rows(leaves, labels, weights=weights, chunk=chunk)
-    packed = _unpacking(model, tree, rows)
+    if isinstance(data, Rows):
+        if chunk is not None:
+            raise ModelError(f"chunk={chunk} came with a store of rows, which cuts its rows itself. Leave chunk out.")
+        rows = data if weights is None else data.weighed(read_weights(weights, len(data)))
+        packed = _unpacking(model, rows.labels, lambda row: dict(zip(rows.labels, row)) if rows.labels else row, rows)
+    else:
+        leaves, tree = jax.tree.flatten(_as_arrays(data))
+        labels = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_flatten_with_path(_as_arrays(data))[0]]
+        rows = make_rows(leaves, labels, weights=weights, chunk=chunk)
+        packed = _unpacking(model, tree, lambda row: jax.tree.unflatten(tree, row), rows)
     begin = None if start is None else packed.parameters.vector({**packed.start, **start})
     found = find(RowProblem(packed, rows, approx), method, stop, begin)
     fit = row_fit(found, rows, RowSource(found, rows), UnstatedModel())
@@ -230,12 +251,11 @@ def _as_arrays(data: Any) -> Any:
 _UNPACKED: dict[tuple[int, Any], tuple[RowModel, RowModel]] = {}
 
 
-def _unpacking(model: RowModel, tree: Any, rows: Rows) -> RowModel:
+def _unpacking(model: RowModel, tree: Any, row_of: Callable[[Data], Any], rows: Rows) -> RowModel:
     """The same model, reading rows from a flat tuple, with its conjugacy if it has one; looked for once."""
     known = _UNPACKED.get((id(model), tree))
     if known is not None and known[0] is model:
         return known[1]
-    row_of = lambda row: jax.tree.unflatten(tree, row)
     changes: dict[str, Any] = {}
     if model.latents is None:
         changes["log_likelihood"] = lambda local, theta, row: model.log_likelihood(local, theta, row_of(row))

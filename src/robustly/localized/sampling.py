@@ -32,7 +32,7 @@ def as_numpyro(owner: Localized) -> Callable[..., None]:
         arguments = read_arguments(owner.request.model, args, kwargs)
         read = _read_program(owner, arguments)
         theta = {**_draw_shared(read), **_draw_hyperparameters(read)}
-        rows = tuple(jnp.asarray(leaf) for leaf, row in zip(arguments.leaves, read.is_row) if row)
+        rows = tuple(jnp.asarray(a) for a in read.row_data(arguments)[0])
         size = rows[0].shape[0]
         local = _draw_locals(read, theta, size)
         model = read.row_model

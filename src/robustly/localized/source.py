@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,12 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly._runtime.precision import double_precision, in_double_precision
+from robustly.approx import default_approximation
 from robustly.errors import ModelError, RobustlyError, names
-from robustly.fit.passes import Passes
+from robustly.fit.passes import Passes, passes
 from robustly.fit.problem import Found
-from robustly.localized.predictor import Predictive, without_observations
+from robustly.localized.predictor import Predictive
 from robustly.localized.rows import RowSource
 from robustly.localized.stored import with_data
+from robustly.model.conjugacy import detect
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
@@ -45,13 +47,13 @@ class ProgramModel:
 
     @in_double_precision
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Predictive:
-        found = Predictive(self.program, self.vector, args, kwargs, self.log_prob)
-        _ = found.sites
-        return found
+        return Predictive.of_new(self.program, self.vector, args, kwargs, self.log_prob)
 
     @in_double_precision
     def log_prob(self, predictor: Predictive, given: Mapping[str, Any]) -> np.ndarray:
         """Evidence of rows with observations `given` beside what `predictor` was made with."""
+        if self.program.is_whole:
+            return self._log_prob_of_whole(predictor, given)
         by_label = {**dict(zip(predictor.rows.labels, predictor.rows.data)), **given}
         order = [label for label, row in zip(self.arguments.labels, self.program.is_row) if row]
         trained = dict(zip(self.arguments.labels, self.arguments.leaves))
@@ -59,10 +61,21 @@ class ProgramModel:
         rows = make_rows(data, order)
         return rows.map(self.passes.values, self.vector).by_unit["evidence"]
 
+    def _log_prob_of_whole(self, predictor: Predictive, given: Mapping[str, Any]) -> np.ndarray:
+        called = predictor.calls.program.arguments
+        leaves = tuple(
+            np.asarray(given[label]) if label in given else a for label, a in zip(called.labels, called.leaves)
+        )
+        program = self.program.called_with(replace(called, leaves=leaves), predictor.calls.program.is_row)
+        rows = make_rows(*program.row_data(called))
+        model = detect(program.row_model, rows)[0] if program.size else program.row_model
+        approx = self.passes.approx if model.conjugacy or not self.passes.approx.is_exact else None
+        compiled = passes(model, approx or default_approximation(model))
+        return rows.map(compiled.values, self.vector).by_unit["evidence"]
+
     def unobserved(self, arguments: Arguments) -> Predictive:
         """The predictive of the rows of a call, as if they had not been observed."""
-        args, kwargs = in_double_precision(without_observations)(self.program, arguments)
-        return Predictive(self.program, self.vector, args, kwargs, self.log_prob)
+        return Predictive.of_fitted(self.program, self.vector, arguments, self.log_prob)
 
     def padded_trace(self, arguments: Arguments, count: int) -> Trace:
         """The program run on all rows, and as many copies of the last one as fill the size that is compiled."""
@@ -82,16 +95,20 @@ class ProgramModel:
 
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         request = self.program.request
+        # Of rows the first one tells their kind; a program that was run whole needs all of them to be read again.
+        by_row = [row and not self.program.is_whole for row in self.program.is_row]
         kinds = [
             [label, bool(row), list(np.shape(leaf)[1:]), np.asarray(leaf).dtype.kind]
             if row
+            else [label, False, _listed(leaf), np.asarray(leaf).dtype.kind]
+            if self.program.is_whole and np.ndim(leaf)
             else [
                 label,
                 False,
                 np.asarray(leaf).tolist() if isinstance(leaf, int | float | str | bool | np.ndarray) else None,
                 None,
             ]
-            for label, leaf, row in zip(self.arguments.labels, self.arguments.leaves, self.program.is_row)
+            for label, leaf, row in zip(self.arguments.labels, self.arguments.leaves, by_row)
         ]
         plain = lambda v: np.asarray(v).tolist()
         about = {
@@ -103,6 +120,7 @@ class ProgramModel:
             "arguments": kinds,
             "first_row": [plain(a) for a in self.program.first_row],
             "approximation": repr(self.passes.approx),
+            "whole": self.program.is_whole,
         }
         return {"call": about}, {}
 
@@ -124,6 +142,16 @@ class TailPass:
 
 # NumPyro has one stack of handlers for all threads.
 _one_program = Lock()
+
+
+def _listed(leaf: Any) -> Any:
+    """An array as lists, missing values as None."""
+    array = np.asarray(leaf)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        missing = np.isnan(array)
+        array = array.astype(object)
+        array[missing] = None
+    return array.tolist()
 
 
 class ProgramSource(RowSource):
@@ -190,6 +218,11 @@ class ProgramSource(RowSource):
 
     def _surprise_tails(self, predictor: Predictive) -> np.ndarray:
         """By simulation, where observations are not one number: how often a drawn row is as surprising."""
+        if self.program.is_whole:
+            raise ModelError(
+                f"site {names(self.program.sites.observed)} has no distribution function by row, and the program can only be "
+                "run on all rows at once, so drawn rows cannot be scored. Rank rows by fit.surprise instead."
+            )
         drawn = predictor.draws(SURPRISE_DRAWS, jax.random.key(0))
         if len(drawn) != len(predictor.missing):
             raise ModelError(

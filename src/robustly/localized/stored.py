@@ -32,6 +32,8 @@ class StoredCall:
     def rows(self, program: Program, weights: Any, chunk: int | None) -> Rows:
         """All rows of the call."""
         labels = [label for label, row in zip(self.arguments.labels, program.is_row) if row]
+        if program.is_whole:
+            raise DataError("this program can only be run on all rows at once, so they have to be in memory.")
         for label in labels:
             if label not in self.stored:
                 first = next(iter(self.stored.values()))

@@ -8,19 +8,23 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from robustly._runtime.estimator import with_parameters
+from robustly._runtime.threads import on_one_thread
+from robustly.approx.t_rows import collect
 from robustly.errors import ConvergenceWarning, DataError
-from robustly.mixture import covariance
-from robustly.mixture.ecm import Rules
+from robustly.fit.t_components import Rules
+from robustly.fit.t_settings import floor_of
+from robustly.fit.t_start import body, make_start
 from robustly.mixture.fitted import FittedMixture
-from robustly.mixture.passes import collect, on_one_thread
-from robustly.mixture.settings import check_mixture_settings, floor_of, read_prior
-from robustly.mixture.start import body, make_start
+from robustly.mixture.settings import check_mixture_settings, read_prior
 from robustly.mixture.variational import Belief, ParameterBelief, covariances, expected_weights, raise_bound
+from robustly.model import scale_matrices
 from robustly.rows.store import Rows
 
 START_DOF = 5.0
 
 
+@with_parameters
 class BayesianRobustGaussianMixture(FittedMixture):
     r"""A mixture of t laws with priors on weights, means and shapes, fitted by variational Bayes.
 
@@ -76,46 +80,14 @@ class BayesianRobustGaussianMixture(FittedMixture):
     & Jordan 2006, Variational inference for Dirichlet process mixtures.
     """
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        dof: str | float = "fit",
-        tied_dof: bool = True,
-        weight_concentration_prior_type: str = "dirichlet_process",
-        weight_concentration_prior: float | None = None,
-        mean_precision_prior: float | None = None,
-        mean_prior: Any = None,
-        degrees_of_freedom_prior: float | None = None,
-        covariance_prior: Any = None,
-        tol: float = 1e-6,
-        reg_covar: float | None = None,
-        max_iter: int = 2000,
-        n_init: int = 1,
-        init_params: str = "robust",
-        random_state: Any = None,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.dof = dof
-        self.tied_dof = tied_dof
-        self.weight_concentration_prior_type = weight_concentration_prior_type
-        self.weight_concentration_prior = weight_concentration_prior
-        self.mean_precision_prior = mean_precision_prior
-        self.mean_prior = mean_prior
-        self.degrees_of_freedom_prior = degrees_of_freedom_prior
-        self.covariance_prior = covariance_prior
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.random_state = random_state
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
+    tied_dof: bool = True
+    max_iter: int = 2000
+    weight_concentration_prior_type: str = "dirichlet_process"
+    weight_concentration_prior: float | None = None
+    mean_precision_prior: float | None = None
+    mean_prior: Any = None
+    degrees_of_freedom_prior: float | None = None
+    covariance_prior: Any = None
 
     @on_one_thread
     def fit(self, X: Any, y: Any = None) -> Any:
@@ -161,7 +133,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
         held = best.posterior
         self.weights_, self.means_, self.dofs_ = expected_weights(prior, held), held.means, held.dofs
         self.covariances_ = covariances(prior, held)
-        self.precisions_cholesky_ = covariance.factor(self.covariance_type, self.covariances_)
+        self.precisions_cholesky_ = scale_matrices.factor(self.covariance_type, self.covariances_)
         self.masses_, self.n_active_ = best.mass, int((best.mass > 1.0).sum())
         self.weight_concentration_ = held.concentration if prior.process else held.concentration[0]
         self.mean_precision_, self.degrees_of_freedom_ = held.mean_precision, held.shape_dof

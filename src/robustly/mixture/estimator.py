@@ -8,19 +8,23 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
+from robustly._runtime.estimator import with_parameters
+from robustly._runtime.threads import on_one_thread
+from robustly.approx.t_rows import as_rows
 from robustly.errors import ConvergenceWarning, DataError
 from robustly.fit.checkpoint import checkpointed
-from robustly.mixture import covariance
-from robustly.mixture.ecm import Components, Rules, Run, run_ecm
+from robustly.fit.t_components import Components, ComponentsRun, Rules, run_ecm
+from robustly.fit.t_settings import floor_of
+from robustly.fit.t_start import body, is_sound, make_start
 from robustly.mixture.fitted import FittedMixture
-from robustly.mixture.passes import as_rows, on_one_thread
-from robustly.mixture.settings import check_given, check_mixture_settings, floor_of
-from robustly.mixture.start import body, is_sound, make_start
+from robustly.mixture.settings import check_given, check_mixture_settings
+from robustly.model import scale_matrices
 from robustly.rows.store import Rows
 
 START_DOF = 5.0
 
 
+@with_parameters
 class RobustGaussianMixture(FittedMixture):
     r"""Clusters that outliers do not pull apart: a mixture of multivariate t laws with fitted degrees of freedom.
 
@@ -81,42 +85,10 @@ class RobustGaussianMixture(FittedMixture):
     accelerate EM. Wang & Blei 2018, A general method for robust Bayesian modeling.
     """
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        *,
-        covariance_type: str = "full",
-        dof: str | float = "fit",
-        tied_dof: bool = False,
-        tol: float = 1e-6,
-        reg_covar: float | None = None,
-        max_iter: int = 1000,
-        n_init: int = 1,
-        init_params: str = "robust",
-        weights_init: Any = None,
-        means_init: Any = None,
-        precisions_init: Any = None,
-        random_state: Any = None,
-        warm_start: bool = False,
-        verbose: int = 0,
-        verbose_interval: int = 10,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.dof = dof
-        self.tied_dof = tied_dof
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.weights_init = weights_init
-        self.means_init = means_init
-        self.precisions_init = precisions_init
-        self.random_state = random_state
-        self.warm_start = warm_start
-        self.verbose = verbose
-        self.verbose_interval = verbose_interval
+    weights_init: Any = None
+    means_init: Any = None
+    precisions_init: Any = None
+    warm_start: bool = False
 
     @on_one_thread
     def fit(self, X: Any, y: Any = None, *, checkpoint: Any = None) -> Any:
@@ -165,7 +137,7 @@ class RobustGaussianMixture(FittedMixture):
         for _ in range(self.n_init):
             yield make_start(rows, self.n_components, self.init_params, rules, random, given, dof)
 
-    def _keep(self, rows: np.ndarray | Rows, best: Run) -> None:
+    def _keep(self, rows: np.ndarray | Rows, best: ComponentsRun) -> None:
         found = best.components
         self.weights_, self.means_, self.dofs_ = found.weights, found.means, found.dofs
         self.covariances_, self.precisions_cholesky_ = found.covariances, found.factors
@@ -188,7 +160,7 @@ class RobustGaussianMixture(FittedMixture):
     def _n_parameters(self) -> int:
         size, dim = self.means_.shape
         dofs = 0 if self.dof != "fit" else 1 if self.tied_dof else size
-        return covariance.free_numbers(self.covariance_type, size, dim) + size * dim + size - 1 + dofs
+        return scale_matrices.free_numbers(self.covariance_type, size, dim) + size * dim + size - 1 + dofs
 
     def bic(self, X: Any) -> float:
         """Bayesian information criterion on `X`: lower is better. Fitted degrees of freedom count as parameters."""

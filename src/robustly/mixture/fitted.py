@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy import stats
@@ -12,44 +13,55 @@ from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from robustly._runtime.estimator import with_parameters
+from robustly.approx.t_rows import Densities, RowsSeen, log_densities, see, shares
 from robustly.errors import DataError, ModelError, PersistError
-from robustly.mixture import covariance
-from robustly.mixture.passes import Densities, RowsSeen, log_densities, see, shares
+from robustly.fit.t_settings import LARGEST_VALUE
 from robustly.mixture.settings import check_mixture_settings
+from robustly.model import scale_matrices
 from robustly.result import persist
 from robustly.result.outliers import stand_out
 from robustly.rows.anywhere import as_stored, rows_from
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Layout, Stored
 
-# Squares of larger numbers overflow when they are added up.
-LARGEST_VALUE = 1e140
 
-
+@with_parameters
 class FittedMixture(DensityMixin, BaseEstimator):
     """The part of a mixture that uses its components; fitting is in the subclasses."""
 
-    n_components: int
-    covariance_type: str
-    random_state: Any
-    weights_: np.ndarray
-    means_: np.ndarray
-    covariances_: np.ndarray
-    precisions_cholesky_: np.ndarray
-    dofs_: np.ndarray
-    core_spread_: np.ndarray
-    surprise_: np.ndarray
-    tail_probabilities_: np.ndarray
-    converged_: bool
-    n_iter_: int
-    lower_bound_: float
-    history_: list[float]
+    n_components: int = field(default=1, kw_only=False)
+    covariance_type: str = "full"
+    dof: str | float = "fit"
+    tied_dof: bool = False
+    tol: float = 1e-6
+    reg_covar: float | None = None
+    max_iter: int = 1000
+    n_init: int = 1
+    init_params: str = "robust"
+    random_state: Any = None
+    verbose: int = 0
+    verbose_interval: int = 10
+
+    if TYPE_CHECKING:  # there after fitting
+        weights_: np.ndarray
+        means_: np.ndarray
+        covariances_: np.ndarray
+        precisions_cholesky_: np.ndarray
+        dofs_: np.ndarray
+        core_spread_: np.ndarray
+        surprise_: np.ndarray
+        tail_probabilities_: np.ndarray
+        converged_: bool
+        n_iter_: int
+        lower_bound_: float
+        history_: list[float]
 
     @property
     def precisions_(self) -> np.ndarray:
         """Inverses of `covariances_`."""
         self._check_fitted()
-        return covariance.precisions_of(self.covariance_type, self.precisions_cholesky_)
+        return scale_matrices.precisions_of(self.covariance_type, self.precisions_cholesky_)
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable component of every row."""
@@ -103,7 +115,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
         random = check_random_state(self.random_state)
         counts = random.multinomial(n_samples, self.weights_)
         size, dim = self.means_.shape
-        shape = covariance.matrices(self.covariance_type, self.covariances_, size, dim)
+        shape = scale_matrices.matrices(self.covariance_type, self.covariances_, size, dim)
         rows = []
         for mean, matrix, dof, count in zip(self.means_, shape, self.dofs_, counts):
             normal = random.standard_normal((count, dim)) @ np.linalg.cholesky(matrix).T
@@ -120,7 +132,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
     def _kernel(self) -> Densities:
         """The predictive density of the fitted components."""
         size, dim = self.means_.shape
-        white = covariance.whitener(self.covariance_type, self.precisions_cholesky_, size, dim)
+        white = scale_matrices.whitener(self.covariance_type, self.precisions_cholesky_, size, dim)
         with np.errstate(divide="ignore"):
             return Densities(np.log(self.weights_), self.means_, white, self.dofs_)
 

@@ -10,9 +10,9 @@ from scipy import stats
 from sklearn.base import clone
 
 from robustly.errors import DataError
-from robustly.mixture import covariance
 from robustly.mixture.estimator import RobustGaussianMixture
 from robustly.mixture.fitted import FittedMixture, read_new_rows
+from robustly.model import scale_matrices
 from robustly.rows.anywhere import in_memory_if_stored
 
 COLOURS = ("#4C72B0", "#DD8452", "#55A868", "#8172B3", "#937860", "#DA8BC3", "#64B5CD", "#CCB974")
@@ -50,7 +50,7 @@ def plot_mixture(
     shown[:: max(1, -(-len(rows) // MOST_POINTS))] = True
     figure = Figure(figsize=(6.4, 5.2), layout="constrained")
     axis = figure.subplots()
-    shapes = covariance.matrices(model.covariance_type, model.covariances_, size, dim)
+    shapes = scale_matrices.matrices(model.covariance_type, model.covariances_, size, dim)
     order = np.argsort(-model.weights_, kind="stable")
     for place, k in enumerate(k for k in order if model.weights_[k] >= least_weight):
         colour = COLOURS[place % len(COLOURS)]

@@ -2,51 +2,23 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
 from robustly.errors import ModelError
-from robustly.mixture.covariance import KINDS, has_matrices, public_shape
-from robustly.mixture.ecm import Components
-from robustly.mixture.start import STARTS, column_spread
+from robustly.fit.t_components import Components
+from robustly.fit.t_settings import check_t_settings, is_real_number
+from robustly.fit.t_start import STARTS
 from robustly.mixture.variational import Prior
-from robustly.rows.store import Rows
-
-RELATIVE_FLOOR = 1e-6
+from robustly.model.scale_matrices import has_matrices, public_shape
 
 
 def check_mixture_settings(model: Any) -> None:
     """Raise a ModelError for a setting that cannot be followed."""
-    for name, least in (("n_components", 1), ("max_iter", 0), ("n_init", 1), ("verbose_interval", 1)):
-        value = getattr(model, name)
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise ModelError(f"{name} is a whole number of {least} or more; got {value!r}.")
-    if model.covariance_type not in KINDS:
-        raise ModelError(f"covariance_type is one of {', '.join(KINDS)}; got {model.covariance_type!r}.")
+    check_t_settings(model, {"verbose_interval": 1}, "a Gaussian mixture")
     if model.init_params not in STARTS:
         raise ModelError(f"init_params is one of {', '.join(STARTS)}; got {model.init_params!r}.")
-    if not _is_real_number(model.tol) or not 0 <= model.tol < np.inf:
-        raise ModelError(f"tol is a number of 0 or more; got {model.tol!r}.")
-    if model.reg_covar is not None and (not _is_real_number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
-        raise ModelError(f"reg_covar is None or a number of 0 or more; got {model.reg_covar!r}.")
-    if model.dof != "fit" and (not _is_real_number(model.dof) or not model.dof > 0):
-        raise ModelError(f'dof is "fit", a positive number, or numpy.inf for a Gaussian mixture; got {model.dof!r}.')
-
-
-def _is_real_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value))
-
-
-def floor_of(X: np.ndarray | Rows, dim: int, kind: str, reg_covar: float | None) -> np.ndarray:
-    """What is added to the variances of each of `dim` columns."""
-    if reg_covar is not None:
-        return np.full(dim, float(reg_covar))
-    variance = column_spread(X) ** 2
-    if kind == "spherical":
-        variance = np.full(dim, np.median(variance))
-    return RELATIVE_FLOOR * variance
 
 
 def check_given(model: Any, dim: int) -> dict[str, np.ndarray | None]:
@@ -93,7 +65,7 @@ def read_prior(model: Any, whole: Components) -> Prior:
     read: dict[str, float] = {}
     for name, (usual, above) in numbers.items():
         value = getattr(model, name)
-        if value is not None and (not _is_real_number(value) or not above < value < np.inf):
+        if value is not None and (not is_real_number(value) or not above < value < np.inf):
             raise ModelError(f"{name} is a number above {above:g} here; got {value!r}.")
         read[name] = usual if value is None else float(value)
     mean = whole.means[0] if model.mean_prior is None else np.array(model.mean_prior, dtype=float)

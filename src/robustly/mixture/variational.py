@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaln, digamma, gammaln, multigammaln
 
-from robustly.mixture import covariance
-from robustly.mixture.ecm import em_dofs, newton_dofs
-from robustly.mixture.passes import Densities, MixtureSums, collect
+from robustly.approx.t_rows import Densities, MixtureSums, collect
+from robustly.fit.t_components import em_dofs, newton_dofs
+from robustly.model import scale_matrices
 from robustly.rows.store import Rows
 
 LOG_TWO = float(np.log(2.0))
@@ -92,7 +92,7 @@ def expected_weights(prior: Prior, held: ParameterBelief) -> np.ndarray:
 
 def expected_log_det(kind: str, dof: np.ndarray, shape: np.ndarray, dim: int) -> np.ndarray:
     """E log |Λ| of each component's law, (K,) or (1,)."""
-    if covariance.has_matrices(kind):
+    if scale_matrices.has_matrices(kind):
         places = 0.5 * (dof[:, None] - np.arange(dim))
         return digamma(places).sum(axis=1) + dim * LOG_TWO - np.linalg.slogdet(shape)[1]
     logs = np.log(shape).sum(axis=1) if kind == "diag" else dim * np.log(shape)
@@ -101,7 +101,7 @@ def expected_log_det(kind: str, dof: np.ndarray, shape: np.ndarray, dim: int) ->
 
 def _log_volume(kind: str, dof: np.ndarray, shape: np.ndarray, dim: int) -> np.ndarray:
     """Log of what a Wishart (or gamma) density is divided by."""
-    if covariance.has_matrices(kind):
+    if scale_matrices.has_matrices(kind):
         log_det = np.linalg.slogdet(shape)[1]
         return 0.5 * dof * dim * LOG_TWO + multigammaln_each(0.5 * dof, dim) - 0.5 * dof * log_det
     if kind == "diag":
@@ -116,10 +116,10 @@ def multigammaln_each(values: np.ndarray, dim: int) -> np.ndarray:
 def expected_densities(prior: Prior, held: ParameterBelief) -> Densities:
     """What a pass needs: expectations in place of the values that are not known."""
     size, dim = held.means.shape
-    factors = covariance.factor(prior.kind, covariances(prior, held))
-    white = covariance.whitener(prior.kind, factors, size, dim)
+    factors = scale_matrices.factor(prior.kind, covariances(prior, held))
+    white = scale_matrices.whitener(prior.kind, factors, size, dim)
     log_det = expected_log_det(prior.kind, held.shape_dof, held.shape, dim)
-    shift = 0.5 * log_det - covariance.log_det_factors(white)
+    shift = 0.5 * log_det - scale_matrices.log_det_factors(white)
     return Densities(expected_log_weights(prior, held), held.means, white, held.dofs, dim / held.mean_precision, shift)
 
 
@@ -138,13 +138,13 @@ def divergence(prior: Prior, held: ParameterBelief) -> float:
         found += ((alpha - alpha0) * (digamma(alpha) - digamma(alpha.sum()))).sum()
     ratio = prior.mean_precision / held.mean_precision
     off = held.means - prior.mean
-    white = covariance.whitener(prior.kind, covariance.factor(prior.kind, covariances(prior, held)), size, dim)
+    white = scale_matrices.whitener(prior.kind, scale_matrices.factor(prior.kind, covariances(prior, held)), size, dim)
     spun = np.einsum("kij,ki->kj", white, off) if white.ndim == 3 else off * white
     found += 0.5 * np.sum(dim * (ratio - 1.0 - np.log(ratio)) + prior.mean_precision * (spun**2).sum(axis=1))
     dof, dof0 = held.shape_dof, np.full(len(held.shape_dof), prior.shape_dof)
     shape0 = np.broadcast_to(prior.shape, held.shape.shape)
     log_det = expected_log_det(prior.kind, dof, held.shape, dim)
-    if covariance.has_matrices(prior.kind):
+    if scale_matrices.has_matrices(prior.kind):
         trace = np.trace(np.linalg.solve(held.shape, shape0), axis1=1, axis2=2)
         numbers = dim
     elif prior.kind == "diag":

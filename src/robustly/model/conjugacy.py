@@ -23,11 +23,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from robustly.errors import ModelError
 from robustly.model.exponential import PriorFamily, candidates
+from robustly.model.parameters import Theta
 from robustly.model.program.hyper import core, plain
-from robustly.model.row import RowModel
+from robustly.model.row import Row, RowModel
 from robustly.rows.store import Rows
 
 TOLERANCE = 1e-8
@@ -47,14 +49,14 @@ class ConjugateBlock:
     solver: np.ndarray
     """From a function's values at the points to its coefficients in (1, T)."""
 
-    def natural(self, priors: Mapping[str, Any]) -> Any:
+    def natural(self, priors: Mapping[str, Any]) -> Array:
         return self.family.natural(core(priors[self.name])[0])
 
-    def unit(self, priors: Mapping[str, Any]) -> Any:
+    def unit(self, priors: Mapping[str, Any]) -> Array:
         # Coefficients do not depend on where a row is looked at, but their digits do, and so would their derivatives'.
         return jax.lax.stop_gradient(self.family.unit(core(priors[self.name])[0]))
 
-    def coefficients(self, seen: Any, unit: Any) -> Any:
+    def coefficients(self, seen: Array, unit: Array) -> Array:
         """What a function with the values `seen` at ``points * unit`` comes to in (1, T)."""
         return self.family.rescaled(jnp.asarray(self.solver) @ seen, unit)
 
@@ -68,28 +70,28 @@ class Conjugacy:
     tied: bool = False
     """Whether the prior of a part follows another part."""
 
-    def priors(self, theta: Any, row: Any) -> list[Any]:
+    def priors(self, theta: Theta, row: Row) -> list[Any]:
         """Natural parameter of each part's prior, at typical values of the other parts."""
         each = _priors(self.model, theta, row)
         return [block.natural(each) for block in self.blocks]
 
-    def level_and_natural(self, theta: Any, row: Any, z: Any = None) -> tuple[Any, Any]:
+    def level_and_natural(self, theta: Theta, row: Row, z: Array | None = None) -> tuple[Any, Any]:
         """Of a local with a single part: log p(row, local) is ``level + natural · T(local)`` and its base measure."""
         found = self.tensor(theta, row, z)
         return found[0], found[1:]
 
-    def log_normalizer(self, natural: Any) -> Any:
+    def log_normalizer(self, natural: Array) -> Array:
         """Of a local with a single part."""
         return self.blocks[0].family.log_normalizer(natural)
 
-    def tensor(self, theta: Any, row: Any, z: Any = None) -> Any:
+    def tensor(self, theta: Theta, row: Row, z: Array | None = None) -> Any:
         """C, with one axis of length 1 + statistics for each part; its first entry is −∞ where z is impossible."""
         names = [block.name for block in self.blocks]
         weigh = _weight_of(self.model, self.tied)
         priors = _priors(self.model, theta, row)
         units = [block.unit(priors) for block in self.blocks]
 
-        def grid(values: tuple[Any, ...]) -> Any:
+        def grid(values: tuple[Any, ...]) -> Array:
             if len(values) == len(names):
                 return weigh(dict(zip(names, values)), theta, row, z)
             places = jnp.asarray(self.blocks[len(values)].points) * units[len(values)]
@@ -146,7 +148,7 @@ def conditional(model: RowModel) -> Conjugacy:
     return Conjugacy(model, tuple(blocks), tied)
 
 
-def _priors(model: RowModel, theta: Any, row: Any) -> Mapping[str, Any]:
+def _priors(model: RowModel, theta: Theta, row: Row) -> Mapping[str, Any]:
     """The prior of every part."""
     assert model.prior is not None
     found = model.prior(theta, row)
@@ -166,7 +168,7 @@ def _parts(model: RowModel) -> dict[str, tuple[int, ...]]:
     return {name: jnp.shape(named[name]) for name in _priors(model, theta, row)}
 
 
-def _prior_gap(model: RowModel, values: Mapping[str, Any], theta: Any, row: Any) -> Any:
+def _prior_gap(model: RowModel, values: Mapping[str, Any], theta: Theta, row: Row) -> Array:
     """What the parts' joint log prior has beyond the sum of their own at typical values of the others."""
     if model.log_prior is None or len(values) == 1:
         return jnp.zeros(())
@@ -177,7 +179,7 @@ def _prior_gap(model: RowModel, values: Mapping[str, Any], theta: Any, row: Any)
 def _weight_of(model: RowModel, tied: bool) -> Callable[[Mapping[str, Any], Any, Any, Any], Any]:
     """The row's log likelihood as a function of the parts; what ties their priors together counts as likelihood."""
 
-    def weigh(values: Mapping[str, Any], theta: Any, row: Any, z: Any) -> Any:
+    def weigh(values: Mapping[str, Any], theta: Theta, row: Row, z: Array | None) -> Array:
         local = values[WHOLE] if WHOLE in values else dict(values)
         found = (
             model.log_likelihood(local, theta, row)
@@ -250,7 +252,7 @@ def _worst_gap(model: RowModel, block: ConjugateBlock, tied: bool) -> float:
     latents = jnp.zeros(1) if model.latents is None else jnp.asarray(model.latents)
     others = {name: jnp.asarray(values) for name, values in _probes(model, 3, 3).items() if name != block.name}
 
-    def gap(vector: Any, row: Any, z: Any, rest: Mapping[str, Any]) -> Any:
+    def gap(vector: Array, row: Row, z: Array | None, rest: Mapping[str, Any]) -> Array:
         theta = model.parameters.natural(vector)
         priors = _priors(model, theta, row)
         unit, eta = block.unit(priors), block.natural(priors)
@@ -262,7 +264,7 @@ def _worst_gap(model: RowModel, block: ConjugateBlock, tied: bool) -> float:
         off = jnp.where(jnp.all(seen == -jnp.inf), 0.0, off)
         return jnp.where(family.is_proper(eta + solved[1:]) | ~jnp.isfinite(solved[1]), off, jnp.inf)
 
-    def worst(vectors: Any, rows: Any) -> Any:
+    def worst(vectors: Array, rows: Any) -> Array:
         each = lambda v, row, z: _over(lambda rest: gap(v, row, z, rest), others)
         each_z = lambda v, row: jnp.max(jax.vmap(lambda z: each(v, row, z))(latents))
         return jnp.max(jax.vmap(lambda v: jax.vmap(lambda row: each_z(v, row))(rows))(vectors))

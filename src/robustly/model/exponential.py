@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from jax import Array
 from jax.scipy.special import gammaln
+from numpyro.distributions import Distribution
 
 from robustly.model import small_cholesky
 
@@ -26,86 +28,86 @@ class PriorFamily(ABC):
         self.shape = shape
 
     @abstractmethod
-    def statistics(self, value: Any) -> Any: ...
+    def statistics(self, value: Array) -> Array: ...
 
     @abstractmethod
-    def natural(self, prior: Any) -> Any: ...
+    def natural(self, prior: Distribution) -> Array: ...
 
     @abstractmethod
-    def log_normalizer(self, eta: Any) -> Any: ...
+    def log_normalizer(self, eta: Array) -> Array: ...
 
     @abstractmethod
-    def is_proper(self, eta: Any) -> Any: ...
+    def is_proper(self, eta: Array) -> Array: ...
 
     @abstractmethod
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Values at which something is tried, for a prior of unit size."""
 
-    def unit(self, prior: Any) -> Any:
+    def unit(self, prior: Distribution) -> Array:
         """The size of each entry under this prior; one where the support sets the size."""
         return jnp.ones(self.shape)
 
-    def rescaled(self, coefficients: Any, unit: Any) -> Any:
+    def rescaled(self, coefficients: Array, unit: Array) -> Array:
         """Coefficients in (1, T(β)) from those in (1, T(β / unit))."""
         return coefficients
 
-    def _two(self, first: Any, second: Any) -> Any:
+    def _two(self, first: Array, second: Array) -> Array:
         """Two statistics for each entry of a vector of independent locals, flattened."""
         return jnp.concatenate([jnp.reshape(jnp.broadcast_to(part, self.shape), -1) for part in (first, second)])
 
-    def _halves(self, eta: Any) -> tuple[Any, Any]:
+    def _halves(self, eta: Array) -> tuple[Any, Any]:
         return eta[: eta.shape[0] // 2], eta[eta.shape[0] // 2 :]
 
 
 class NormalFamily(PriorFamily):
-    def statistics(self, value: Any) -> Any:
+    def statistics(self, value: Array) -> Array:
         return self._two(value, value**2)
 
-    def natural(self, prior: Any) -> Any:
+    def natural(self, prior: Distribution) -> Array:
         precision = prior.scale**-2.0
         return self._two(prior.loc * precision, -0.5 * precision)
 
-    def log_normalizer(self, eta: Any) -> Any:
+    def log_normalizer(self, eta: Array) -> Array:
         first, second = self._halves(eta)
         return jnp.sum(-0.25 * first**2 / second - 0.5 * jnp.log(-2.0 * second))
 
-    def is_proper(self, eta: Any) -> Any:
+    def is_proper(self, eta: Array) -> Array:
         return jnp.all(self._halves(eta)[1] < 0)
 
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return rng.normal(size=(count, *self.shape))
 
-    def unit(self, prior: Any) -> Any:
+    def unit(self, prior: Distribution) -> Array:
         return _sized(jnp.hypot(prior.loc, prior.scale), self.shape)
 
-    def rescaled(self, coefficients: Any, unit: Any) -> Any:
+    def rescaled(self, coefficients: Array, unit: Array) -> Array:
         first, second = self._halves(coefficients[1:])
         flat = jnp.reshape(unit, -1)
         return jnp.concatenate([coefficients[:1], first / flat, second / flat**2])
 
 
 class GammaFamily(PriorFamily):
-    def statistics(self, value: Any) -> Any:
+    def statistics(self, value: Array) -> Array:
         return self._two(jnp.log(value), value)
 
-    def natural(self, prior: Any) -> Any:
+    def natural(self, prior: Distribution) -> Array:
         return self._two(prior.concentration - 1.0, -prior.rate)
 
-    def log_normalizer(self, eta: Any) -> Any:
+    def log_normalizer(self, eta: Array) -> Array:
         shape, rate = self._halves(eta)
         return jnp.sum(gammaln(shape + 1.0) - (shape + 1.0) * jnp.log(-rate))
 
-    def is_proper(self, eta: Any) -> Any:
+    def is_proper(self, eta: Array) -> Array:
         shape, rate = self._halves(eta)
         return jnp.all((shape > -1) & (rate < 0))
 
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return np.exp(rng.uniform(-1.5, 1.5, size=(count, *self.shape)))
 
-    def unit(self, prior: Any) -> Any:
+    def unit(self, prior: Distribution) -> Array:
         return _sized(prior.mean, self.shape)
 
-    def rescaled(self, coefficients: Any, unit: Any) -> Any:
+    def rescaled(self, coefficients: Array, unit: Array) -> Array:
         of_log, of_value = self._halves(coefficients[1:])
         flat = jnp.reshape(unit, -1)
         level = coefficients[:1] - jnp.dot(of_log, jnp.log(flat))
@@ -113,43 +115,43 @@ class GammaFamily(PriorFamily):
 
 
 class InverseGammaFamily(GammaFamily):
-    def statistics(self, value: Any) -> Any:
+    def statistics(self, value: Array) -> Array:
         return self._two(-jnp.log(value), 1.0 / value)
 
-    def natural(self, prior: Any) -> Any:
+    def natural(self, prior: Distribution) -> Array:
         # In terms of 1/β this is a gamma; the extra log β of the change of variables goes into h.
         return self._two(prior.concentration - 1.0, -prior.rate)
 
-    def unit(self, prior: Any) -> Any:
+    def unit(self, prior: Distribution) -> Array:
         return _sized(prior.rate / prior.concentration, self.shape)
 
-    def rescaled(self, coefficients: Any, unit: Any) -> Any:
+    def rescaled(self, coefficients: Array, unit: Array) -> Array:
         return super().rescaled(coefficients, 1.0 / unit)
 
 
 class ExponentialFamily(GammaFamily):
-    def natural(self, prior: Any) -> Any:
+    def natural(self, prior: Distribution) -> Array:
         return self._two(0.0, -prior.rate)
 
 
 class Chi2Family(GammaFamily):
-    def natural(self, prior: Any) -> Any:
+    def natural(self, prior: Distribution) -> Array:
         return self._two(0.5 * prior.df - 1.0, -0.5)
 
 
 class BetaFamily(PriorFamily):
-    def statistics(self, value: Any) -> Any:
+    def statistics(self, value: Array) -> Array:
         return self._two(jnp.log(value), jnp.log1p(-value))
 
-    def natural(self, prior: Any) -> Any:
+    def natural(self, prior: Distribution) -> Array:
         return self._two(prior.concentration1 - 1.0, prior.concentration0 - 1.0)
 
-    def log_normalizer(self, eta: Any) -> Any:
+    def log_normalizer(self, eta: Array) -> Array:
         # Sums of gammaln: jax.scipy.special.betaln keeps only six digits.
         first, second = self._halves(eta)
         return jnp.sum(gammaln(first + 1.0) + gammaln(second + 1.0) - gammaln(first + second + 2.0))
 
-    def is_proper(self, eta: Any) -> Any:
+    def is_proper(self, eta: Array) -> Array:
         return jnp.all(eta > -1)
 
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -157,16 +159,16 @@ class BetaFamily(PriorFamily):
 
 
 class DirichletFamily(PriorFamily):
-    def statistics(self, value: Any) -> Any:
+    def statistics(self, value: Array) -> Array:
         return jnp.log(jnp.reshape(value, -1))
 
-    def natural(self, prior: Any) -> Any:
+    def natural(self, prior: Distribution) -> Array:
         return jnp.broadcast_to(jnp.reshape(prior.concentration - 1.0, -1), self.shape[-1:])
 
-    def log_normalizer(self, eta: Any) -> Any:
+    def log_normalizer(self, eta: Array) -> Array:
         return jnp.sum(gammaln(eta + 1.0)) - gammaln(jnp.sum(eta + 1.0))
 
-    def is_proper(self, eta: Any) -> Any:
+    def is_proper(self, eta: Array) -> Array:
         return jnp.all(eta > -1)
 
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -181,11 +183,11 @@ class MultivariateNormalFamily(PriorFamily):
         self.dim = int(np.prod(shape))
         self.upper = np.triu_indices(self.dim)
 
-    def statistics(self, value: Any) -> Any:
+    def statistics(self, value: Array) -> Array:
         flat = jnp.reshape(value, -1)
         return jnp.concatenate([flat, jnp.outer(flat, flat)[self.upper]])
 
-    def natural(self, prior: Any) -> Any:
+    def natural(self, prior: Distribution) -> Array:
         if type(prior) is dist.Normal:
             precision = jnp.diag(jnp.reshape(jnp.broadcast_to(prior.scale, self.shape), -1) ** -2.0)
             loc = jnp.reshape(jnp.broadcast_to(prior.loc, self.shape), -1)
@@ -196,27 +198,27 @@ class MultivariateNormalFamily(PriorFamily):
         entries = precision[self.upper]
         return jnp.concatenate([precision @ loc, jnp.where(self.upper[0] == self.upper[1], -0.5 * entries, -entries)])
 
-    def _moments(self, eta: Any) -> tuple[Any, Any]:
+    def _moments(self, eta: Array) -> tuple[Any, Any]:
         d = self.dim
         half = jnp.zeros((d, d)).at[self.upper].set(-eta[d:])
         return eta[:d], half + half.T
 
-    def log_normalizer(self, eta: Any) -> Any:
+    def log_normalizer(self, eta: Array) -> Array:
         weighted, precision = self._moments(eta)
         d = self.dim
         lower = small_cholesky.cholesky(precision, d)
         return 0.5 * jnp.dot(weighted, small_cholesky.solve(lower, weighted, d)) - small_cholesky.half_log_det(lower, d)
 
-    def is_proper(self, eta: Any) -> Any:
+    def is_proper(self, eta: Array) -> Array:
         return jnp.all(jnp.linalg.eigvalsh(self._moments(eta)[1]) > 0)
 
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return rng.normal(size=(count, *self.shape))
 
-    def unit(self, prior: Any) -> Any:
+    def unit(self, prior: Distribution) -> Array:
         return _sized(jnp.sqrt(prior.mean**2 + prior.variance), self.shape)
 
-    def rescaled(self, coefficients: Any, unit: Any) -> Any:
+    def rescaled(self, coefficients: Array, unit: Array) -> Array:
         flat = jnp.reshape(unit, -1)
         both = jnp.outer(flat, flat)[self.upper]
         return coefficients / jnp.concatenate([jnp.ones(1), flat, both])
@@ -242,7 +244,7 @@ FAMILIES: dict[type, tuple[Callable[[tuple[int, ...]], PriorFamily], ...]] = {
 VECTORS = (dist.Dirichlet, dist.MultivariateNormal)
 
 
-def candidates(prior: Any, shape: tuple[int, ...]) -> list[PriorFamily]:
+def candidates(prior: Distribution, shape: tuple[int, ...]) -> list[PriorFamily]:
     """The families that may make a likelihood linear under this prior, the smallest first; none if none is known."""
     if type(prior) in VECTORS and int(np.prod(shape[:-1], dtype=int)) != 1:
         return []

@@ -24,7 +24,7 @@ Place = Any  # where a value of a program is kept
 _RESHAPING = ("reshape", "squeeze", "broadcast_in_dim", "reduce_sum", "copy")
 # Operations entry by entry, whose parameters say nothing of shapes.
 # fmt: off
-_BY_ENTRY = frozenset((
+BY_ENTRY = frozenset((
     "abs", "acos", "acosh", "add", "and", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "clamp",
     "convert_element_type", "cos", "cosh", "digamma", "div", "eq", "erf", "erf_inv", "erfc", "exp", "exp2",
     "expm1", "floor", "ge", "gt", "integer_pow", "is_finite", "le", "lgamma", "log", "log1p", "logistic", "lt",
@@ -100,7 +100,7 @@ class Steps:
                 made = [self._new(variable) for variable in equation.outvars]
                 write = lambda *given, name=name, equation=equation: [_WRITTEN_OUT[name](equation, *given)]
                 self.operations.append((write, [place_of(atom) for atom in equation.invars], made))
-            elif name in _BY_ENTRY and _is_single(equation):
+            elif name in BY_ENTRY and _is_single(equation):
                 # Rows are called with one entry in their plate; as a plain number it is quicker than as an array of one.
                 made = [self._new(variable) for variable in equation.outvars]
                 bind = lambda *numbers, equation=equation: [

@@ -2,12 +2,12 @@ r"""How do columns enter a regression's rows? A linear predictor, its coordinate
 
 Coefficients are searched for in coordinates :math:`u` in which the columns are uncorrelated and of unit size, so that
 neither their units nor columns far from zero cost digits. A row sees :math:`m_i = o_i + x_i \cdot w` and a few numbers that
-all rows share; its slopes and curvatures in these come back as :math:`X^\top s` and :math:`X^\top H X`.
+all rows share: :mod:`robustly.model.linear_view`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 
 from robustly.errors import DataError, names
 from robustly.rows.arrays import ArrayRows, read_weights
+from robustly.rows.labels import as_numbers
 from robustly.rows.store import Data, Rows
 
 # Directions in which standardised columns vary less than this share of their variance are taken for rounding.
@@ -268,68 +269,6 @@ class Design:
         return self.with_rows(self.rows.weighed(weight))
 
 
-@dataclass(frozen=True, eq=False)
-class LinearView:
-    """How coefficients and shared numbers enter rows: a linear predictor, and the numbers as they are.
-
-    The vector holds the coordinates `u` of the coefficients, then the shared numbers that are fitted (`free`), on scales
-    without walls; the others are held.
-    """
-
-    design: Design
-    held: np.ndarray
-    """Values of all shared numbers; those of fitted ones do not matter."""
-    free: np.ndarray
-    """Which of them are fitted."""
-
-    def split(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Coordinates of the coefficients, and all shared numbers."""
-        phi = self.held.copy()
-        phi[self.free] = vector[self.design.size :]
-        return vector[: self.design.size], phi
-
-    def joined(self, u: np.ndarray, phi: np.ndarray) -> np.ndarray:
-        return np.concatenate([u, phi[self.free]])
-
-    def at(self, vector: Any) -> tuple[Any, tuple[Any, ...]]:
-        size, place = self.design.size, {int(i): k for k, i in enumerate(self.free)}
-        phi = tuple(vector[size + place[i]] if i in place else held for i, held in enumerate(self.held))
-        return self.design.to_shifted @ vector[:size], phi
-
-    def enter(self, at: tuple[Any, tuple[Any, ...]], data: Data) -> tuple[tuple[Any, ...], Any]:
-        matrix = self.design.shifted(data[0])
-        return (data[1] + self.design.linear(matrix, at[0]), *at[1]), matrix
-
-    def seen(self, data: Data) -> Data:
-        return data[2], data[3]
-
-    def pull_back(self, matrix: Any, slope: np.ndarray, curve: np.ndarray) -> dict[str, Any]:
-        design, size = self.design, slope.shape[1]
-        # Curvatures come as the entries on and below the diagonal, line by line; the predictor's are the first of a line.
-        mixed = [design.crossed(matrix, curve[:, j * (j + 1) // 2]) for j in range(1, size)]
-        return {
-            "slope_w": design.crossed(matrix, slope[:, 0]),
-            "curve_w": design.gram(matrix, curve[:, 0]),
-            "slope": slope[:, 1:].sum(axis=0),
-            "curve": curve.sum(axis=0),
-            "mixed": np.stack(mixed, axis=-1) if mixed else np.zeros((self.design.to_shifted.shape[0], 0)),
-        }
-
-    def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        turn, size, free = self.design.to_shifted, self.design.size, self.free
-        shared = np.zeros((len(self.held), len(self.held)))
-        for i in range(len(self.held)):
-            for j in range(i + 1):
-                shared[i, j] = shared[j, i] = sums["curve"][(i + 1) * (i + 2) // 2 + j + 1]
-        slope = np.concatenate([turn.T @ sums["slope_w"], sums["slope"][free]])
-        curve = np.zeros((len(slope), len(slope)))
-        curve[:size, :size] = turn.T @ sums["curve_w"] @ turn
-        curve[:size, size:] = (turn.T @ sums["mixed"])[:, free]
-        curve[size:, :size] = curve[:size, size:].T
-        curve[size:, size:] = shared[np.ix_(free, free)]
-        return slope, curve
-
-
 def read_design(
     matrix: Any,
     y: Any,
@@ -345,6 +284,16 @@ def read_design(
     """Read columns and a response; say which row and column cannot be used."""
     from scipy import sparse
 
+    y, weight, offset, exposure, trials = (
+        as_numbers(given, label)
+        for label, given in (
+            ("y", y),
+            ("weights", weight),
+            ("offset", offset),
+            ("exposure", exposure),
+            ("trials", trials),
+        )
+    )
     if sparse.issparse(matrix):
         matrix = sparse.csr_array(matrix).astype(np.float64, copy=False)
         _refuse_missing_columns(matrix.data[:, None], matrix, terms)

@@ -16,8 +16,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from robustly.model.jaxpr_simplify import Place, Steps
+from robustly.model.row import Row
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Cut:
     """``(u, scalars, row) -> value``."""
 
 
-def cut_parameters(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any, row: Any) -> Cut:
+def cut_parameters(function: Callable[[Any, Any, Any], Any], u: Array, vector: Array, row: Row) -> Cut:
     """Cut `function` where fewest numbers pass from the vector to what is computed with `u`. Values are only examples."""
     steps = Steps(jax.make_jaxpr(function)(u, vector, row))
     parts = [steps.inputs[:1], steps.inputs[1:2], steps.inputs[2:]]
@@ -40,12 +42,12 @@ def cut_parameters(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any
     shapes = [steps.shape[place] for place in places]
     sizes = [int(np.prod(shape, dtype=int)) for shape in shapes]
 
-    def numbers(vector: Any, row: Any) -> list[Any]:
+    def numbers(vector: Array, row: Row) -> list[Any]:
         known = dict(zip([*parts[1], *parts[2]], [vector, *jax.tree.leaves(row)]))
         values = steps.run(known, places)
         return [flat[i] for value, size in zip(values, sizes) for flat in [jnp.reshape(value, -1)] for i in range(size)]
 
-    def finish(u: Any, scalars: Sequence[Any], row: Any) -> Any:
+    def finish(u: Array, scalars: Sequence[Any], row: Row) -> Any:
         known = dict(zip([*parts[0], *parts[2]], [u, *jax.tree.leaves(row)]))
         begin = 0
         for place, shape, size in zip(places, shapes, sizes):
@@ -57,7 +59,7 @@ def cut_parameters(function: Callable[[Any, Any, Any], Any], u: Any, vector: Any
     return _merged(Cut(sum(sizes), numbers, finish), u, row)
 
 
-def _merged(view: Cut, u: Any, row: Any) -> Cut:
+def _merged(view: Cut, u: Array, row: Row) -> Cut:
     """Numbers that are only ever added to each other as one: an intercept and a predictor, say.
 
     Where a program's derivatives in two numbers are one and the same value, it is a function of their sum.
@@ -69,11 +71,11 @@ def _merged(view: Cut, u: Any, row: Any) -> Cut:
     roots = [steps.root(place) for place in steps.outputs]
     groups = [[i for i, other in enumerate(roots) if other == root] for root in dict.fromkeys(roots)]
 
-    def numbers(vector: Any, row: Any) -> list[Any]:
+    def numbers(vector: Array, row: Row) -> list[Any]:
         each = view.numbers(vector, row)
         return [sum((each[i] for i in group[1:]), start=each[group[0]]) for group in groups]
 
-    def finish(u: Any, scalars: Sequence[Any], row: Any) -> Any:
+    def finish(u: Array, scalars: Sequence[Any], row: Row) -> Any:
         each = [jnp.zeros(())] * view.size
         for group, total in zip(groups, scalars):
             each[group[0]] = total

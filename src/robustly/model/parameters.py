@@ -12,13 +12,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpyro.distributions import biject_to, constraints
 from scipy.special import expit
 
 from robustly._runtime.precision import in_double_precision
 from robustly.errors import ModelError, names
 
-Theta = dict[str, Any]
+Theta = Mapping[str, Array]
 
 # A share below one half, such as that of wrong labels: beyond, right and wrong would change their roles.
 HALF_INTERVAL = constraints.interval(0.0, 0.5)
@@ -60,7 +61,7 @@ class Parameters:
         self.start = np.concatenate(parts) if parts else np.zeros(0)
         self.size = place
 
-    def natural(self, vector: Any) -> Theta:
+    def natural(self, vector: Array) -> Theta:
         """The values a row model sees, from the search's vector, fixed ones included.
 
         A tuple is taken as it is: numbers that a view has made, one for each name.
@@ -82,7 +83,7 @@ class Parameters:
             parts.append(np.asarray(free).reshape(-1))
         return np.concatenate(parts) if parts else np.zeros(0)
 
-    def log_volume(self, vector: Any) -> Any:
+    def log_volume(self, vector: Array) -> Array:
         """log |d natural / d vector|: turns a density of natural values into one of the vector."""
         total = jnp.zeros(())
         for name in self.names:
@@ -90,7 +91,7 @@ class Parameters:
             total = total + jnp.sum(self._transforms[name].log_abs_det_jacobian(free, self._transforms[name](free)))
         return total
 
-    def flat(self, theta: Mapping[str, Any]) -> Any:
+    def flat(self, theta: Mapping[str, Any]) -> Array:
         """All natural values end to end, in the order of :attr:`labels`."""
         if not self.names:
             return jnp.zeros(0)
@@ -125,7 +126,7 @@ class Parameters:
             found += [kind] * int(np.prod(self.shapes[name], dtype=int))
         return found
 
-    def jacobian(self, vector: Any) -> np.ndarray:
+    def jacobian(self, vector: Array) -> np.ndarray:
         """d flat natural values / d vector."""
         scales = self.scales
         if "mixed" in scales:
@@ -136,7 +137,7 @@ class Parameters:
             slopes = {"real": np.ones_like(x), "log": np.exp(x), "logit": logistic, "half_logit": 0.5 * logistic}
         return np.diag([slopes[scale][i] for i, scale in enumerate(scales)]) if scales else np.zeros((0, 0))
 
-    def numbers(self, vector: Any) -> dict[str, np.ndarray]:
+    def numbers(self, vector: Array) -> dict[str, np.ndarray]:
         """Natural values as plain arrays."""
         if "mixed" in self.scales:
             return {name: np.asarray(value)[()] for name, value in self.natural(jnp.asarray(vector)).items()}

@@ -11,10 +11,11 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpyro.distributions import biject_to
 from numpyro.distributions.constraints import real
 
@@ -26,8 +27,11 @@ if TYPE_CHECKING:
     from robustly.model.conjugacy import Conjugacy
 
 Local = Any
-Row = Any
-Scalar = Any
+# What a model's functions read of one row: the arrays of its entries, as they came.
+Row: TypeAlias = Array | tuple[Array, ...] | Mapping[str, Array]
+Scalar: TypeAlias = Array
+# The value of a row's discrete latent, where it has one.
+Latent: TypeAlias = Array | None
 
 
 class View(Protocol):
@@ -166,7 +170,7 @@ class RowModel:
             return self.size
         return int(np.prod(biject_to(self.local_support).inverse_shape(self.local_shape), dtype=int))
 
-    def local(self, u: Any, theta: Theta, row: Row) -> tuple[Local, Scalar]:
+    def local(self, u: Array, theta: Theta, row: Row) -> tuple[Local, Scalar]:
         """The local value at the unconstrained (and, where possible, whitened) `u`, with the log volume of the map."""
         if self.dim == 0:
             return None, jnp.zeros(())
@@ -181,7 +185,7 @@ class RowModel:
         value = bijection(u)
         return value, jnp.sum(bijection.log_abs_det_jacobian(u, value))
 
-    def log_density(self, local: Local, theta: Theta, row: Row, z: Any = None) -> Scalar:
+    def log_density(self, local: Local, theta: Theta, row: Row, z: Array | None = None) -> Scalar:
         """log p(row, local): prior and likelihood at a natural local value."""
         return self._density_here(local, theta, row, z)
 
@@ -189,7 +193,7 @@ class RowModel:
     def _density_here(self) -> Callable[..., Scalar]:
         return simplified(self._density)
 
-    def _density(self, local: Local, theta: Theta, row: Row, z: Any) -> Scalar:
+    def _density(self, local: Local, theta: Theta, row: Row, z: Array | None) -> Scalar:
         likelihood = (
             self.log_likelihood(local, theta, row)
             if self.latents is None
@@ -205,7 +209,7 @@ class RowModel:
             return sum((jnp.sum(part.log_prob(local[name])) for name, part in prior.items()), likelihood)
         return jnp.sum(prior.log_prob(local)) + likelihood
 
-    def log_joint(self, u: Any, theta: Theta, row: Row, z: Any = None, at: Theta | None = None) -> Scalar:
+    def log_joint(self, u: Array, theta: Theta, row: Row, z: Array | None = None, at: Theta | None = None) -> Scalar:
         r"""log p(row, u \mid theta). With `at`, `u` is read in the coordinates of the parameters `at`, which EM keeps fixed."""
         if at is None:
             return self._joint_here(u, theta, row, z)
@@ -214,7 +218,7 @@ class RowModel:
 
     @cached_property
     def _joint_here(self) -> Callable[..., Scalar]:
-        def joint(u: Any, theta: Theta, row: Row, z: Any) -> Scalar:
+        def joint(u: Array, theta: Theta, row: Row, z: Array | None) -> Scalar:
             if self.joint is not None and self.dim > 0:
                 return self.joint(u, theta, row, z)
             local, volume = self.local(u, theta, row)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
+from jax import Array
 
 Factor = list[list[Any]]
 
@@ -27,12 +28,12 @@ def cholesky(matrix: Any, dim: int, pivot: float | None = 1e-300) -> Factor:
     return lower
 
 
-def filled(lower: Factor, dim: int) -> Any:
+def filled(lower: Factor, dim: int) -> Array:
     """A factor as a matrix."""
     return jnp.stack([jnp.stack([*lower[i][: i + 1], *[jnp.zeros(())] * (dim - i - 1)]) for i in range(dim)])
 
 
-def solve_triangular(matrix: Any, right: Any, *, lower: bool, unit_diagonal: bool) -> Any:
+def solve_triangular(matrix: Any, right: Array, *, lower: bool, unit_diagonal: bool) -> Array:
     """Solve ``matrix @ x = right`` for a triangular matrix and as many columns as there are."""
     dim = matrix.shape[0]
     found: list[Any] = [None] * dim
@@ -44,7 +45,7 @@ def solve_triangular(matrix: Any, right: Any, *, lower: bool, unit_diagonal: boo
     return jnp.stack(found)
 
 
-def solve(lower: Factor, vector: Any, dim: int) -> Any:
+def solve(lower: Factor, vector: Array, dim: int) -> Array:
     """Solve ``L Lᵀ x = vector``."""
     forward: list[Any] = []
     for i in range(dim):
@@ -55,7 +56,7 @@ def solve(lower: Factor, vector: Any, dim: int) -> Any:
     return solve_transposed(lower, forward, dim)
 
 
-def solve_transposed(lower: Factor, vector: Any, dim: int) -> Any:
+def solve_transposed(lower: Factor, vector: Array, dim: int) -> Array:
     """Solve ``Lᵀ x = vector``: carries standard normal points to the posterior's scale."""
     found: list[Any] = [None] * dim
     for i in reversed(range(dim)):
@@ -66,12 +67,12 @@ def solve_transposed(lower: Factor, vector: Any, dim: int) -> Any:
     return jnp.stack(found)
 
 
-def half_log_det(lower: Factor, dim: int) -> Any:
+def half_log_det(lower: Factor, dim: int) -> Array:
     """log det L."""
     return sum((jnp.log(lower[i][i]) for i in range(dim)), jnp.zeros(()))
 
 
-def inverse(lower: Factor, dim: int) -> Any:
+def inverse(lower: Factor, dim: int) -> Array:
     """(L Lᵀ)⁻¹, column by column."""
     eye = jnp.eye(dim)
     return jnp.stack([solve(lower, eye[j], dim) for j in range(dim)], axis=1)

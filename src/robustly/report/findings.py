@@ -33,7 +33,7 @@ class Findings:
     def outliers(self) -> np.ndarray | None:
         """Rows that do not belong, the most surprising first; None where the family has no distribution function."""
         try:
-            return self.robust.outliers(fdr=self.fdr)
+            return self.robust.outlier_places(fdr=self.fdr)
         except ModelError:
             return None
 
@@ -63,19 +63,26 @@ class Findings:
         }
         found = pd.DataFrame(
             {
-                "row": which,
+                "row": self.robust.row_labels.of(which),
                 "response": source.design.y[which],
                 "expected, robust": expected["robust"],
                 "expected, classical": expected["classical"],
-                "tail probability": self.robust.tail_probabilities[which],
+                "outlier probability": self._probability[which],
+                "tail probability": self.robust.judgement.belonging[which],
                 "surprise": self.robust.surprise[which],
                 "influence on classical": self.classical.influence[which],
             }
         )
         if self.frame is None:
             return found
-        more = self.frame.iloc[which].reset_index(drop=True)
+        whole = len(self.frame) != len(source.design.y)
+        more = self.frame.iloc[self.robust.row_labels.places(which) if whole else which].reset_index(drop=True)
         return pd.concat([found, more[[name for name in more.columns if name not in found.columns]]], axis=1)
+
+    @property
+    def _probability(self) -> np.ndarray:
+        found = self.robust.judgement.probability
+        return np.full(len(self.robust.weight), np.nan) if found is None else found
 
     # ------------------------------------------------------------------ sentences
 
@@ -110,8 +117,13 @@ class Findings:
         error = float(scores["its std. error"].max())
         if not np.isfinite(gain) or not np.isfinite(error):
             return ""
-        if abs(gain) < 0.05:
-            return "Left out one by one, rows are predicted as well by either model."
+        if abs(gain) < max(0.05, error):
+            apart = (
+                ""
+                if abs(gain) < 0.05
+                else f": {abs(gain):.1f} nats apart (± {error:.1f}), less than one standard error"
+            )
+            return f"Left out one by one, rows are predicted as well by either model{apart}."
         verb = "better" if gain > 0 else "worse"
         unsure = ", less than two standard errors: few rows carry it" if abs(gain) < 2 * error else ""
         return f"Left out one by one, rows are predicted {verb} by the robust model: {abs(gain):.1f} nats (± {error:.1f}){unsure}."
@@ -119,9 +131,16 @@ class Findings:
     def _moved(self) -> str:
         moved = self.coefficients["moved (s.e.)"]
         moved = moved[np.isfinite(moved)]
-        if not len(moved) or moved.max() < 0.05:
-            return "No coefficient moved by more than a twentieth of its standard error."
+        if self.robust.asked.get("local") == "predictor":
+            # Where rows have predictors of their own, the intercept is that of a typical row and no longer of the mean.
+            moved = moved.drop("Intercept", errors="ignore")
+        if not len(moved):
+            return ""
         term = moved.idxmax()
+        if moved.max() < 1.0:
+            return (
+                f"No slope moved by as much as its standard error (at most {moved.max():.2g} of it, {shortened(term)})."
+            )
         line = self.coefficients.loc[term]
         return (
             f"The coefficient that moved most is {shortened(term)}: {line['classical']:.3g} classical, {line['robust']:.3g} "
@@ -134,11 +153,12 @@ class Findings:
             return ""
         if not len(rows):
             return f"No row stands out at a false discovery rate of {self.fdr:g}."
-        some = ", ".join(str(row) for row in rows[:LISTED]) + (
+        called = self.robust.row_labels.of(rows[:LISTED])
+        some = ", ".join(shortened(row) for row in called) + (
             f" and {len(rows) - LISTED} more" if len(rows) > LISTED else ""
         )
         does = "rows does" if len(rows) == 1 else "rows do"
-        return f"{len(rows)} of {n} {does} not belong ({self.robust.fitted.law.at_rate(self.fdr)}): {some}."
+        return f"{len(rows)} of {n} {does} not belong (at a false discovery rate of {self.fdr:g}): {some}."
 
 
 def shortened(value: Any, width: int = 40) -> str:

@@ -6,45 +6,21 @@ Figures are in_style narrow, with type that is still read on a phone, and text o
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from robustly.errors import ModelError
+from robustly.result.figure_style import STYLE, in_style
 
 ROBUST, CLASSICAL, QUIET, MARK = "#1d6f8a", "#b8552f", "#8a9296", "#a3195b"
 COLOURS = (ROBUST, CLASSICAL, "#6b7d2a", "#6a4c93", "#555555")
-STYLE = {
-    "text.parse_math": False,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#777777",
-    "xtick.color": "#444444",
-    "ytick.color": "#444444",
-    "axes.labelcolor": "#222222",
-}
 WIDTH = 4.9
 MOST_TERMS = 30
 MOST_POINTS = 4000
 BINS = 10
 DEEPEST = 16.0
-
-
-def in_style(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Draw with our style and leave matplotlib's settings as they were."""
-
-    @functools.wraps(make)
-    def styled(*args: Any, **kwargs: Any) -> Any:
-        from matplotlib import rc_context
-
-        with rc_context(STYLE):
-            return make(*args, **kwargs)
-
-    return styled
 
 
 def label(text: Any, width: int = 26) -> str:
@@ -141,14 +117,14 @@ def _width(span: tuple[float, float] | None) -> float:
 
 
 @in_style
-def plot_rows(fit: Any, chosen: np.ndarray, names: Callable[[int], str] = str) -> Any:
-    """How improbable every row is under a fit, with the rows that do not belong marked.
+def plot_rows(fit: Any, chosen: np.ndarray) -> Any:
+    """How improbable every row is under a fit, with the rows that do not belong marked by their labels.
 
-    Heights are −log10 of the two-sided tail probability (of the probability that the label is right, where labels may be
-    wrong), cut off at 16.
+    Heights are −log10 of the two-sided tail probability in the core (of the probability that the label is right, where labels
+    may be wrong), cut off at 16.
     """
     with np.errstate(divide="ignore"):
-        depth = np.minimum(-np.log10(fit.tail_probabilities), DEEPEST)
+        depth = np.minimum(-np.log10(fit.judgement.belonging), DEEPEST)
     rows = np.arange(len(depth))
     plain = np.setdiff1d(rows, chosen)
     if len(plain) > MOST_POINTS:
@@ -157,9 +133,9 @@ def plot_rows(fit: Any, chosen: np.ndarray, names: Callable[[int], str] = str) -
     axes.plot(plain, depth[plain], "o", ms=2.6 if len(rows) > 300 else 4, color=QUIET, mew=0, alpha=0.7)
     shown = chosen[:MOST_POINTS]
     axes.plot(shown, depth[shown], "o", ms=4.5, color=MARK, mew=0)
-    for row in chosen[:8]:
+    for row, called in zip(chosen[:8], fit.row_labels.of(chosen[:8])):
         axes.annotate(
-            label(names(int(row)), 12),
+            label(str(called), 12),
             (row, depth[row]),
             (0, 5),
             textcoords="offset points",

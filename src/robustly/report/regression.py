@@ -53,7 +53,14 @@ def write_report(fit: Fit, path: str | os.PathLike[str], *, title: str, data: An
     model = regression_of(fit)
     classical = fit
     if fit.asked.get("local") is not None:
-        classical = fit_glm(source.design, model.fitted.family, local=None, formula=model.formula)
+        classical = fit_glm(
+            source.design,
+            model.fitted.family,
+            local=None,
+            formula=model.formula,
+            needs=model.needs,
+            labels=fit.row_labels,
+        )
     found = Findings(fit, classical, frame=None if data is None else as_pandas(data))
     write_page(path, regression_page(found, title=title, formula=getattr(model.formula, "text", "")))
 
@@ -93,7 +100,7 @@ def _fitted(found: Findings, data: str, formula: str) -> str:
     pairs += [
         ("family", html.text(repr(robust.fitted.family))),
         ("local", html.text(law_asked(robust.fitted.family, robust.asked).describe().local)),
-        ("rows", str(len(robust.weight))),
+        ("rows", _counted_rows(robust)),
         ("robust fit", _ended(robust)),
         ("classical fit", _ended(found.classical)),
     ]
@@ -106,6 +113,11 @@ def _fitted(found: Findings, data: str, formula: str) -> str:
     return html.facts(pairs) + html.table(
         scores, sortable=False, digits=6, caption="LOO: log predictive density of each row given all others, summed."
     )
+
+
+def _counted_rows(fit: Any) -> str:
+    gone = len(fit.row_labels.dropped)
+    return f"{len(fit.weight)}" + (f", and {gone} dropped for missing values" if gone else "")
 
 
 def _ended(fit: Any) -> str:
@@ -138,12 +150,13 @@ def _outliers(found: Findings, lines: Callable[[int], int | None] | None) -> str
     fit, chosen = found.robust, found.outliers
     if chosen is None:
         return html.paragraph("This family has no distribution function, so rows have no tail probabilities.")
-    tails = fit.tail_probabilities
-    how = fit.fitted.law.outlier_rule(found.fdr)
+    tails = fit.judgement.belonging
+    how = fit.judgement.rule(found.fdr)
     deepest = np.argsort(tails, kind="stable")[:3]
+    called = fit.row_labels.of(np.arange(len(tails)))
     alt = (
         f"Tail probability of all {len(tails)} rows; {len(chosen)} are marked. The least probable rows are "
-        + plots.listed(f"{row} ({tails[row]:.2g})" for row in deepest)
+        + plots.listed(f"{shortened(called[row])} ({tails[row]:.2g})" for row in deepest)
     )
     many = " Only some of the other rows are drawn." if len(tails) - len(chosen) > plots.MOST_POINTS else ""
     image = html.picture(
@@ -173,7 +186,7 @@ def _moved_rows(found: Findings, lines: Callable[[int], int | None] | None) -> s
 def _shown(found: Findings, which: np.ndarray, lines: Callable[[int], int | None] | None) -> pd.DataFrame:
     frame = found.rows(which)
     if lines is not None and lines(0) is not None:
-        frame.insert(1, "line", [lines(int(row)) for row in which])
+        frame.insert(1, "line", [lines(int(row)) for row in frame["row"]])
     return frame.iloc[:, : 8 + MOST_COLUMNS]
 
 

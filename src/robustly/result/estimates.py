@@ -10,7 +10,7 @@ import numpy as np
 
 from robustly.errors import IdentifiabilityWarning, ModelError, names
 
-KINDS = ("information", "sandwich")
+KINDS = ("information", "sandwich", "cluster")
 # exp overflows beyond this.
 FARTHEST = 700.0
 
@@ -97,9 +97,32 @@ def inverse_information(curve: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     return (unit[:, None] * vectors / values) @ (vectors.T * unit)
 
 
-def check_kind(kind: str) -> None:
+def sandwich(bread: np.ndarray, scores: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """The covariance that stays right when the model is not: information, scores, information."""
+    return bread @ ((scores * weight[:, None]).T @ scores) @ bread
+
+
+def by_clusters(bread: np.ndarray, scores: np.ndarray, weight: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """The sandwich of rows that depend on each other within groups, numbered from 0 (Liang & Zeger 1986).
+
+    Corrected for few groups by G/(G − 1) · (n − 1)/(n − p), as is usual.
+    """
+    count, n, size = int(groups.max()) + 1, float(weight.sum()), scores.shape[1]
+    summed = np.zeros((count, size))
+    np.add.at(summed, groups, scores * weight[:, None])
+    few = count / (count - 1.0) * (n - 1.0) / max(n - size, 1.0)
+    return few * bread @ (summed.T @ summed) @ bread
+
+
+def check_kind(kind: str, groups: Any = None) -> None:
     if kind not in KINDS:
-        raise ModelError(f'covariance takes "information" or "sandwich"; got "{kind}".')
+        raise ModelError(f'covariance takes "information", "sandwich" or "cluster"; got "{kind}".')
+    if (kind == "cluster") != (groups is not None):
+        raise ModelError(
+            'the covariance "cluster" needs groups=..., the group of each row.'
+            if groups is None
+            else f'groups go with the covariance "cluster"; got "{kind}".'
+        )
 
 
 def deviations(covariance: np.ndarray) -> np.ndarray:
@@ -110,15 +133,22 @@ def deviations(covariance: np.ndarray) -> np.ndarray:
 def interval(value: float, half: float, scale: str) -> tuple[float, float]:
     """Estimate ± `half` on its own scale, brought back: ends stay where the number can be.
 
-    `scale` is ``real``, ``log`` (positive), ``logit`` (a share), or ``half_logit`` (a share below one half).
+    `scale` is ``real``, ``log`` (positive), ``variance`` (positive, and may be zero), ``logit`` (a share), ``half_logit`` (a share
+    below one half) or ``correlation``.
     """
     if np.isnan(half):
         return np.nan, np.nan
     if not np.isfinite(value) or half == 0.0:
         return value, value
-    if scale == "log" and value > 0:
+    if scale == "variance" and half > 6.0 * value:
+        # What may be zero has no logarithm to be symmetric in; its interval begins at zero.
+        return 0.0, float(value + half)
+    if scale in ("log", "variance") and value > 0:
         stretch = float(np.exp(min(half / value, FARTHEST)))
         return value / stretch, value * stretch
+    if scale == "correlation" and -1 < value < 1:
+        centre, width = np.arctanh(value), half / (1.0 - value**2)
+        return float(np.tanh(centre - width)), float(np.tanh(centre + width))
     top = {"logit": 1.0, "half_logit": 0.5}.get(scale)
     if top is not None and 0 < value < top:
         odds, width = np.log(value / (top - value)), half * top / (value * (top - value))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from robustly._runtime.keys import jax_key
-from robustly.errors import FitError, ModelError, names
+from robustly.errors import DataError, FitError, ModelError, names
 from robustly.fit.outcome import Outcome
 from robustly.result import estimates as est
 from robustly.result import persist
 from robustly.result.estimates import Hyperparameters
+from robustly.result.hypotheses import TestResult, read_hypotheses, wald
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
-from robustly.result.outliers import TAILS, stand_out
+from robustly.result.outliers import TAILS, Judgement, by_tails
 from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
+from robustly.rows.labels import RowLabels
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,7 +40,8 @@ class Fit:
 
     Estimates are in `hyperparameters` (by site and argument), `shared` (by name) and `parameters` (all, by name); a
     regression has `coefficients` by term besides. `evidence` holds log p(row) for every row, integrated over the row's
-    own value. Other names of the same numbers (`dof`, `scale`, `mean` …) are in `derived` and can be read as attributes.
+    own value. Other names of the same numbers (`dof`, `scale`, `mean` …) are in `derived` and can be read as attributes, and
+    so can what a model of another kind adds, such as `forecast` of a time series (:mod:`robustly.series.result`).
     """
 
     parameters: dict[str, Any]
@@ -88,11 +92,19 @@ class Fit:
     told: dict[str, str] = field(default_factory=dict, repr=False)
     """What the model says of itself at the head of a summary."""
     outlier_rule: str = TAILS
+    row_labels: RowLabels = field(default_factory=RowLabels, repr=False)
+    """What the rows are called in the data they came from."""
     source: Source | None = field(default=None, repr=False)
     """The rows; a fit read from a file has most often none."""
     saved: dict[str, Any] = field(default_factory=dict, repr=False)
     summed_evidence: float | None = None
     """The log likelihood, where it is known before `evidence` is."""
+    unit: str = ""
+    """What `evidence`, `weight` and everything by row are about, where a unit is a group of rows: the name of the groups."""
+    row_count: int | None = None
+    """How many rows the groups have."""
+    freedom: dict[str, float] = field(default_factory=dict)
+    """Degrees of freedom by label, where intervals and tests are those of a Student t: coefficients that differ by group."""
 
     # ------------------------------------------------------------------ estimates
 
@@ -148,7 +160,10 @@ class Fit:
 
         def __getattr__(self, name: str) -> Any:
             if not name.startswith("_"):
-                for home in (vars(self).get("derived", {}), getattr(vars(self).get("model"), "shown", {})):
+                model = vars(self).get("model")
+                if name in getattr(model, "adds", ()):
+                    return getattr(model, name)
+                for home in (vars(self).get("derived", {}), getattr(model, "shown", {})):
                     if name in home:
                         return home[name]
             raise AttributeError(f"'Fit' has no attribute '{name}'")
@@ -171,7 +186,8 @@ class Fit:
 
     @property
     def bic(self) -> float:
-        return -2.0 * self.log_likelihood + float(np.log(self.weight.sum())) * len(self.vector)
+        rows = self.weight.sum() if self.row_count is None else self.row_count
+        return -2.0 * self.log_likelihood + float(np.log(rows)) * len(self.vector)
 
     @cached_property
     def loo(self) -> float:
@@ -208,30 +224,86 @@ class Fit:
         """The best log likelihood at given spreads: flat where the data say nothing about it."""
         return self.need_source("a profile").profile(values)
 
+    # ------------------------------------------------------------------ groups
+
+    @cached_property
+    def variance_components(self) -> pd.DataFrame:
+        """Standard deviations of groups' effects by group and term, with 95 % profile intervals, tests and correlations.
+
+        Estimates are by maximum likelihood, intervals by restricted likelihood, which knows that coefficients were fitted.
+
+        Of effects that are not normal, `scale` is what the interval is about. `p` is that of the likelihood ratio without
+        the effect, under the mixture of chi-squares that belongs to the edge (Self & Liang 1987, Stram & Lee 1994).
+        """
+        return self.need_source("variance_components").variance_components(0.95)
+
+    @cached_property
+    def group_effects(self) -> pd.DataFrame:
+        """Every group's effects: posterior means and standard deviations by term, rows, weight and tail probability."""
+        return self.need_source("group_effects").group_effects()
+
+    @cached_property
+    def row_weights(self) -> np.ndarray:
+        """How much each row of a group counts, beside a row in the middle of its law: small for rows that do not belong."""
+        return self.need_source("row_weights").row_weights()
+
     # ------------------------------------------------------------------ uncertainty
 
-    def covariance(self, kind: str = "information") -> np.ndarray:
+    @property
+    def residual_dof(self) -> float | None:
+        """Rows minus coefficients of a linear model, whose tests and intervals are of Student's t; None for others."""
+        left = float(self.weight.sum()) - (self.jacobian.shape[1] - len(self.labels) + len(self.terms))
+        return left if getattr(self.model, "linear", False) and left > 0 else None
+
+    def covariance(self, kind: str = "information", groups: Any = None) -> np.ndarray:
         """Covariance of the natural values, in the order of `labels`; NaN for terms that columns do not determine.
 
-        ``"information"`` inverts the observed information of the evidence; ``"sandwich"`` is also right when the model
-        is not, as far as the estimates still mean something.
+        Args:
+            kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of least squares
+                with rows minus coefficients in the denominator, as textbooks have it); ``"sandwich"`` is also right when the
+                model is not, as far as the estimates still mean something; ``"cluster"`` besides when the rows of a group
+                depend on each other.
+            groups: for ``"cluster"``, the group of each row.
         """
-        found = self.jacobian @ self.free_covariance(kind) @ self.jacobian.T
+        found = self.jacobian @ self.free_covariance(kind, groups) @ self.jacobian.T
+        if kind == "information" and self.residual_dof is not None and getattr(self.model, "least_squares", False):
+            size = len(self.terms)
+            found[:size, :size] *= float(self.weight.sum()) / self.residual_dof
         if self.aliased is not None:
             lost = np.flatnonzero(self.aliased)
             found[lost, :] = found[:, lost] = np.nan
         return found
 
-    def free_covariance(self, kind: str = "information") -> np.ndarray:
+    def free_covariance(self, kind: str = "information", groups: Any = None) -> np.ndarray:
         """Covariance of the vector, on scales without walls."""
-        est.check_kind(kind)
+        est.check_kind(kind, groups)
         bread = self._inverse_information
         if kind == "information" or not bread.size:
             return bread
-        if "scored" in self.saved:
-            scores = self.saved["scored"]
-            return bread @ ((scores * self.weight[:, None]).T @ scores) @ bread
-        return bread @ self.need_source("scores").meat(self.weight) @ bread
+        if kind == "sandwich" and "scored" not in self.saved:
+            return bread @ self.need_source("scores").meat(self.weight) @ bread
+        scores = self.saved["scored"] if "scored" in self.saved else self.need_source("scores").scores()
+        if kind == "cluster":
+            return est.by_clusters(bread, scores, self.weight, self._group_of_rows(groups))
+        return est.sandwich(bread, scores, self.weight)
+
+    def _group_of_rows(self, groups: Any) -> np.ndarray:
+        """A number for the group of every row; groups may be of all rows that came, dropped ones included."""
+        came, used = np.asarray(groups), len(self.weight)
+        if len(came) == used + len(self.row_labels.dropped):
+            came = came[self.row_labels.places(np.arange(used))]
+        if came.shape != (used,):
+            raise DataError(f"groups have shape {came.shape}, but there are {used} rows. Give the group of each row.")
+        import pandas as pd
+
+        if pd.isna(came).any():
+            raise DataError(
+                f"groups lack a value in row {int(np.flatnonzero(pd.isna(came))[0])}. Name every row's group."
+            )
+        codes = np.unique(came.astype(str) if came.dtype == object else came, return_inverse=True)[1]
+        if codes.max() < 1:
+            raise DataError("groups hold one group only; two or more are needed, and some thirty to be relied on.")
+        return codes
 
     @cached_property
     def _inverse_information(self) -> np.ndarray:
@@ -250,34 +322,168 @@ class Fit:
         size = len(self.terms) or len(self.labels)
         return StandardErrors.of(errors[:size], self.labels[:size], {**named, **est.nested(named)})
 
-    def confint(self, level: float = 0.95, kind: str = "information") -> dict[str, tuple[float, float]]:
+    def confint(
+        self, level: float = 0.95, kind: str = "information", groups: Any = None
+    ) -> dict[str, tuple[float, float]]:
         """Intervals for every natural value and its other names, by label.
+
+        Args:
+            level: the probability of an interval, such as 0.95.
+            kind: ``"information"``, ``"sandwich"`` or ``"cluster"`` with `groups`, as in :meth:`covariance`;
+                ``"profile"`` takes the values whose likelihood, at its best over all else, is not too low: slower, and right
+                where likelihoods are skew (a spread near 0, degrees of freedom).
+            groups: for ``"cluster"``, the group of each row.
 
         Constrained values (a scale, a probability) get theirs on the unconstrained scale, so they stay inside it. An
         estimate on the edge of what is possible (a rate of 0) gets the values whose likelihood is at least 1 − level of
         the best.
         """
-        from scipy.stats import norm
+        from scipy.stats import t
 
         check_level(level)
-        half_width = float(norm.ppf(0.5 + level / 2))
-        parts = [*zip(self.labels, self.estimates, est.deviations(self.covariance(kind)), self.scales, strict=True)]
+        if kind == "profile":
+            return {name: self.profile_interval(name, level) for name in self.labels}
+        wider = t.ppf(0.5 + level / 2, self.reference_dof(kind, groups)) * [
+            self.widening(label) for label in self.labels
+        ]
+        wide, plain = dict(zip(self.labels, wider)), float(t.ppf(0.5 + level / 2, np.inf))
+        errors = est.deviations(self.covariance(kind, groups))
+        parts = [*zip(self.labels, self.estimates, errors, self.scales, strict=True)]
         if self.derived_jacobian is not None:
-            free, jacobian = self.free_covariance(kind), self.derived_jacobian
+            free, jacobian = self.free_covariance(kind, groups), self.derived_jacobian
             errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", jacobian, free, jacobian), 0.0))
             more = zip(est.labels_of(self.derived), est.flat(self.derived), errors, strict=True)
             scale = lambda label: self.derived_scales.get(label.split("[")[0], "log")
             parts += [(label, value, se, scale(label)) for label, value, se in more if label not in self.labels]
-        found = {label: est.interval(float(value), half_width * float(se), scale) for label, value, se, scale in parts}
+        found = {
+            label: est.interval(float(value), float(wide.get(label, plain)) * float(se), scale)
+            for label, value, se, scale in parts
+        }
         for name in self.edges:
             found[name] = self.need_source("this interval").edge_interval(name, level)
         return found
+
+    def widening(self, label: str) -> float:
+        """By how much standard errors of coefficients that differ by group are too small: maximum likelihood divides by groups."""
+        return float(np.sqrt(len(self.weight) / self.freedom[label])) if label in self.freedom else 1.0
+
+    def reference_dof(self, kind: str = "information", groups: Any = None) -> np.ndarray:
+        """Degrees of freedom of the t laws that the estimates are held against, in the order of `labels`: infinite is a normal."""
+        found = np.full(len(self.labels), np.inf)
+        if kind == "cluster":
+            found[: len(self.terms)] = float(self._group_of_rows(groups).max())
+        elif self.freedom:
+            found[:] = [self.freedom.get(label, np.inf) for label in self.labels]
+        elif self.residual_dof is not None:
+            found[: len(self.terms)] = self.residual_dof
+        return found
+
+    def profile_interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
+        """The values of an estimate at which the log likelihood, at its best over all else, is less than ½ χ² below its top."""
+        check_level(level)
+        return self.need_source("a profile interval").profile_interval(name, level)
+
+    # ------------------------------------------------------------------ tests, and names from elsewhere
+
+    def test(self, hypothesis: Any, kind: str = "information", groups: Any = None) -> TestResult:
+        """Test linear hypotheses about the estimates, by name: ``fit.test("x1 = x2")``, ``fit.test(["x1 = 0", "x2 = 0"])``.
+
+        Args:
+            hypothesis: a text or several (tested together), or a matrix R with a column an estimate for R·estimates = 0; a
+                pair (R, r) for R·estimates = r. ``"spread = 0"``, ``"flip = 0"`` and ``"dof = inf"`` ask whether rows differ
+                at all: the hypothesis lies on the edge, so it is tested by likelihood ratio.
+            kind, groups: as in :meth:`covariance`.
+
+        A Wald test: F for linear models, chi-squared for others.
+        """
+        edge = re.fullmatch(r"\s*(\w+)\s*==?\s*(0|0\.0|inf)\s*", hypothesis) if isinstance(hypothesis, str) else None
+        limits = getattr(self.model, "edges", {})
+        if edge is not None and edge[1] in limits and float(edge[2]) == limits[edge[1]]:
+            return self.need_source("this test").edge_test(hypothesis.strip())
+        restrictions, right, shown = read_hypotheses(hypothesis, self.labels)
+        covariance = np.nan_to_num(self.covariance(kind, groups), nan=0.0)
+        if self.aliased is not None and restrictions[:, : len(self.terms)][:, self.aliased].any():
+            raise ModelError(f"{shown} names terms that the columns do not determine. Drop a column, or set alpha.")
+        involved = self.reference_dof(kind, groups)[restrictions.any(axis=0)]
+        dof = float(involved.min()) if np.isfinite(involved).all() else None
+        return wald(shown, restrictions @ self.estimates - right, restrictions @ covariance @ restrictions.T, dof)
+
+    def test_terms(self, kind: str = "information", groups: Any = None) -> pd.DataFrame:
+        """A Wald test of each term of a regression: that all of its columns have coefficient 0."""
+        import pandas as pd
+
+        self._of_regressions("test_terms")
+        lines = {}
+        for term, columns in self.model.columns_by_term().items():  # type: ignore[attr-defined]
+            if self.aliased is not None and self.aliased[columns].any():
+                continue
+            found = self.test(np.eye(len(self.labels))[columns], kind, groups)
+            lines[term] = [found.statistic, found.df, found.pvalue]
+        name = "F" if np.isfinite(self.reference_dof(kind, groups)).any() else "chi2"
+        return pd.DataFrame.from_dict(lines, orient="index", columns=[name, "df", "p"]).rename_axis("term")
+
+    @property
+    def params(self) -> pd.Series:
+        """Estimates by label, under statsmodels' name: a regression's coefficients, or all numbers."""
+        import pandas as pd
+
+        return self.coefficients if self.terms else pd.Series(self.estimates, index=self.labels)
+
+    @property
+    def bse(self) -> pd.Series:
+        """`standard_errors`, under statsmodels' name."""
+        import pandas as pd
+
+        return pd.Series(self.standard_errors.to_numpy(), index=self.params.index)
+
+    @property
+    def tvalues(self) -> pd.Series:
+        """Estimates in standard errors."""
+        return self.params / self.bse
+
+    @property
+    def pvalues(self) -> pd.Series:
+        """Two-sided p-values of each being 0: by Student's t for linear models, else by the normal law."""
+        import pandas as pd
+        from scipy.stats import t
+
+        away = np.abs(self.tvalues)
+        return pd.Series(2.0 * t.sf(away, self.reference_dof()[: len(away)]), index=away.index)
+
+    def conf_int(self, alpha: float = 0.05) -> pd.DataFrame:
+        """`confint` as statsmodels gives it: lower and upper ends in columns 0 and 1, for coverage 1 − `alpha`."""
+        import pandas as pd
+
+        check_level(alpha)
+        ends = self.confint(1.0 - alpha)
+        return pd.DataFrame([ends[label] for label in self.params.index], index=self.params.index)
+
+    @property
+    def fittedvalues(self) -> np.ndarray:
+        """The expected response of every fitted row."""
+        return self.need_source("fittedvalues").fitted_mean()
+
+    def residuals(self, kind: str = "quantile", *, seed: int = 0) -> np.ndarray:
+        """How far each fitted row is from what was expected of it.
+
+        Args:
+            kind: ``"quantile"`` (Dunn & Smyth 1996), normal if the model holds, whatever the family; ``"response"``;
+                ``"pearson"``, in standard deviations of the row's predictive law; ``"deviance"``, of the family at the mean.
+            seed: counts have no single quantile: one is drawn between those before and at the count.
+        """
+        return self.need_source("residuals").residuals(kind, seed)
 
     def sample_posterior(self, num_samples: int, key: Any, *, num_warmup: int = 100, num_chains: int = 1) -> Draws:
         """Draws of hyperparameters and shared values from their posterior, every row's own value integrated out.
 
         A Metropolis chain with independent proposals around the estimate, in a fraction of NUTS's time, where the
         posterior is close enough to normal for it; NUTS, with `num_warmup` steps to find its stride, where it is not.
+
+        Args:
+            num_samples: draws in each chain.
+            key: a seed, or a JAX key.
+            num_warmup: steps by which NUTS adapts; the Metropolis chain needs none.
+            num_chains: independent chains, for r̂ and ArviZ.
         """
         source = self.need_source("sample_posterior")
         return source.sample_posterior(num_samples, jax_key(key), num_warmup, num_chains)
@@ -289,18 +495,54 @@ class Fit:
         """Minus the log predictive density of every row: large for rows that do not belong."""
         return -self.evidence
 
-    def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
-        """Rows that do not belong, most surprising first.
+    def outliers(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
+        """Rows that do not belong, most surprising first: their labels where the data had an index, else their places.
 
-        Each row's two-sided tail probability under its own integrated predictive is compared with all others
-        (Benjamini & Hochberg 1995): among the rows returned, about a share `fdr` (0.05 unless told) is there by chance
-        if the fitted model holds for the rest. With `level` instead, each row is judged alone.
+        ``data.loc[fit.outliers()]`` shows them. Of a regression with groups, these are groups unless ``level="row"``.
 
-        Regressions whose rows have precisions of their own (Student-t) judge by the *core*, a normal with the fitted
-        scale: under the heavy-tailed law itself hardly anything is surprising, which is what made the fit robust. With
-        wrong labels the rows are those that were flipped with probability 1 − `fdr` or more.
+        Args:
+            fdr: the share of rows on the list that may be there by chance; 0.05 unless told.
+            level: instead of `fdr`, list every row whose tail probability is below this; or ``"row"``, ``"group"``.
+
+        Among the rows returned, about a share `fdr` (0.05 unless told) belongs in truth: to the *core* law that most rows
+        follow. The core and a wide part for rows that strayed are fitted beside the law of this fit, from starts that
+        outliers do not move, and weighed by their evidence; see `judgement` for which law judged, and
+        :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its tail
+        probability in the core.
         """
-        return stand_out(self.tail_probabilities, self.surprise, fdr, level, self.outlier_rule)
+        return self.row_labels.of(self.outlier_places(fdr, level))
+
+    def outlier_places(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
+        """As :meth:`outliers`, counted from 0 in the rows that were fitted, whatever they are called."""
+        if isinstance(level, str):
+            if level not in ("row", "group"):
+                raise ModelError(f'level takes a probability, "row" or "group"; got {level!r}.')
+            if level == "row" and self.unit:
+                tails = self.need_source("outliers of rows").row_tails()
+                return by_tails(tails).listed(-tails, fdr)
+            if level == "group" and not self.unit:
+                raise ModelError('this model has no groups; outliers(level="row") are its rows.')
+            level = None
+        return self.judgement.listed(self.surprise, fdr, level)
+
+    @property
+    def outlier_probability(self) -> np.ndarray:
+        """For every row, the probability that it does not belong: that it comes from a wide part and not from the core."""
+        found = self.judgement.probability
+        if found is None:
+            raise ModelError(
+                "this model has no law for rows that do not belong, so there is no such probability by row. "
+                "outliers() judges its rows by their tail_probabilities."
+            )
+        return found
+
+    @cached_property
+    def judgement(self) -> Judgement:
+        """Which law judged the rows, what it says of each, and how sure the choice of the law is."""
+        if "judgement" in self.saved:
+            return self.saved["judgement"]
+        found = None if self.source is None else self.source.judge()
+        return by_tails(self.tail_probabilities, self.outlier_rule) if found is None else found
 
     @cached_property
     def tail_probabilities(self) -> np.ndarray:
@@ -362,7 +604,9 @@ class Fit:
         matrix of columns, or a data frame for a formula, and ``offset=``, ``exposure=``, ``trials=``; a conjugate pair
         with what stands beside an observation (exposure, trials, variances, design).
         """
-        return self.model.predictive(args, kwargs)
+        found = self.model.predictive(args, kwargs)
+        of_fit = getattr(found, "of_fit", None)
+        return found if of_fit is None else of_fit(self)
 
     def need_source(self, what: str) -> Source:
         """The rows, or an error that says what they are needed for."""
@@ -375,11 +619,14 @@ class Fit:
 
     # ------------------------------------------------------------------ telling
 
-    def summary(self, kind: str = "information") -> Summary:
-        """A table of estimates with standard errors and intervals, and how the fit ended; prints as text or HTML."""
+    def summary(self, kind: str = "information", groups: Any = None) -> Summary:
+        """A table of estimates with standard errors and intervals, and how the fit ended; prints as text or HTML.
+
+        `kind` and `groups` are those of :meth:`covariance`.
+        """
         from robustly.result.summary import summarize
 
-        return summarize(self, kind)
+        return summarize(self, kind, groups)
 
     def __repr__(self) -> str:
         what = " ".join(["Fit", *self.told.values()])
@@ -399,10 +646,14 @@ class Fit:
         fits = {self._kind: self, **{name: getattr(fit, "result_", fit) for name, fit in others.items()}}
         return view("plot_coefficients")(fits)
 
+    def plot_effects(self, fdr: float = 0.05) -> Any:
+        """Groups' effects in order, with 95 % posterior intervals; groups that do not belong are marked. Returns the figure."""
+        return view("plot_effects")(self, fdr)
+
     def plot_rows(self, fdr: float = 0.05) -> Any:
         """How improbable every row is, with the rows that do not belong marked. Returns the figure."""
         self._of_regressions("plot_rows")
-        return view("plot_rows")(self, self.outliers(fdr=fdr))
+        return view("plot_rows")(self, self.outlier_places(fdr=fdr))
 
     def plot_prior(self) -> Any:
         """The fitted law of the rows' own values, and where the rows were found. Returns the figure."""
@@ -414,24 +665,51 @@ class Fit:
         self._of_regressions("plot_pit")
         return view("plot_pit")({self._kind: self})
 
-    def report(self, path: str | os.PathLike[str], *, title: str = "A robust regression", data: Any = None) -> None:
+    def report(
+        self, path: str | os.PathLike[str], *, title: str = "A robust regression", data: Any = None
+    ) -> os.PathLike[str] | None:
         """Write one self-contained HTML page: this fit beside the classical one, rows that do not belong, checks.
 
-        `data` is a frame whose columns are shown beside the rows.
+        `data` is a frame whose columns are shown beside the rows. A time series has a page of its own.
         """
+        own = getattr(self.model, "page", None)
+        if own is not None:
+            return view(own)(self, path)  # type: ignore[no-any-return]
         self._of_regressions("a report")
         self.need_source("a report")
+        if self.unit:
+            view("group_report")(self, path, title=title)
+            return None
         view("report")(self, path, title=title, data=data)
+        return None
 
-    def to_arviz(self, draws: Mapping[str, Any] | None = None, *, num_samples: int = 500, seed: int = 0) -> Any:
-        """An ArviZ ``InferenceData``: posterior draws and the integrated log likelihood of every row at each of them.
+    def to_arviz(
+        self, draws: Mapping[str, Any] | None = None, *, num_samples: int = 500, num_chains: int = 4, seed: int = 0
+    ) -> Any:
+        """Posterior draws for ArviZ, the integrated log likelihood of every row at each of them, and what was observed.
 
-        An ``InferenceData``, or with ArviZ 1 and later the ``DataTree`` that took its place. Pass what ``sample_posterior``
-        gave; without it, draws come from the normal approximation at the estimate.
+        An ``InferenceData``, or with ArviZ 1 and later the ``DataTree`` that took its place: ``az.loo``, ``az.summary`` and
+        ``az.compare`` take it. Regressions have replicated responses besides, for ``az.plot_ppc`` and ``az.plot_loo_pit``.
+
+        Args:
+            draws: what :meth:`sample_posterior` gave; None draws here.
+            num_samples, num_chains, seed: draws in each chain, how many chains, and where they begin.
         """
         from robustly.result.arviz import to_inference_data
 
-        return to_inference_data(self, draws, num_samples, seed)
+        return to_inference_data(self, draws, num_samples, num_chains, seed)
+
+    def to_marginaleffects(self, data: Any) -> Any:
+        """This regression as the package ``marginaleffects`` takes models: for its predictions, comparisons and slopes.
+
+        Args:
+            data: the frame it was fitted to.
+
+        ``marginaleffects.avg_slopes(fit.to_marginaleffects(data))``. All estimates are passed on, the spread included, so
+        that standard errors of a robust mean are whole.
+        """
+        self._of_regressions("to_marginaleffects")
+        return self.model.for_marginaleffects(self, data)  # type: ignore[attr-defined]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all numbers of the fit to one file; read it with ``rb.load``."""

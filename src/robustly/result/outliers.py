@@ -1,6 +1,25 @@
-"""Which rows do not belong? Tail probabilities turned into a list with a stated share of false alarms."""
+r"""Which rows do not belong? One rule for every model: a probability for each row, and a list with few false ones.
+
+Rows that belong follow a *core* law; some others may not, and come from a wide part. A model fits both, the core alone and the
+core with a wide part (:class:`Candidate`), for one or more kinds of cores, and :func:`judge` weighs them by their evidence
+(Laplace's approximation). From there on the rule is the same for all:
+
+- the probability that a row does not belong is that of the wide part given the row, averaged over the laws and over what the
+  rows leave open about their numbers;
+- the list for a rate `fdr` takes rows in order while their mean local false discovery rate stays below it. That mean is bounded
+  by tail areas, :math:`n\, p_{(k)} / k` with :math:`p_{(k)}` the k-th smallest tail probability under the core that the evidence
+  prefers: it needs the core alone, not the form of the wide part (Efron 2008), and is the rule of Benjamini & Hochberg (1995) on
+  a core that outliers had no part in. Where rows have no tails (a 0/1 label), the mean is taken over the probabilities
+  themselves.
+
+"False" means: a row of the core.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,32 +28,185 @@ from robustly.result.levels import check_level
 
 # How a model's `tail_probabilities` are read: as tails of a distribution, or as the probability that the row does belong.
 TAILS, POSTERIOR = "tails", "posterior"
+# Nodes of the normal average over what is left open about a row's log odds.
+NODES = 31
+# The least share of a score's variance that is left where the row itself decides the fit.
+LEAST = 1e-6
+# A heavy-tailed core must do better than a normal one with a wide part by so many nats: few rows cannot tell them apart.
+HEAVY_MARGIN = 5.0
+# Rows elsewhere that are judged by a core and a wide part are brought into memory if they are no more than these.
+JUDGED = 1 << 18
+# A law with less than this probability is ruled out.
+RULED_OUT = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """One law that the rows may follow, fitted: what :func:`judge` needs of it."""
+
+    name: str
+    """The law in words."""
+    value: float
+    """Log posterior density at its top."""
+    curve: np.ndarray
+    """Curvature there."""
+    log_odds: np.ndarray | None = None
+    """Of the wide part against the core, by row; None for a core alone."""
+    log_odds_variance: np.ndarray | None = None
+    share: float = 0.0
+    """Of rows in the wide part."""
+    score: Callable[[], tuple[np.ndarray, np.ndarray]] | None = None
+    """By row, how far out it lies in the core (a two-sided normal score), and the variance of that from the estimates; None
+    where rows have no tails."""
+    margin: float = 0.0
+    """By how many nats it must do better than others."""
+
+    @property
+    def log_evidence(self) -> float:
+        """Laplace's approximation, less the margin."""
+        sign, log_det = np.linalg.slogdet(-self.curve)
+        if sign <= 0:  # No top: nothing is known of its neighbourhood.
+            return -np.inf
+        return self.value + 0.5 * len(self.curve) * float(np.log(2.0 * np.pi)) - 0.5 * log_det - self.margin
+
+    @property
+    def probability(self) -> np.ndarray | None:
+        """That of the wide part by row, averaged over what is left open about its log odds."""
+        if self.log_odds is None:
+            return None
+        from scipy.special import expit
+
+        variance = np.zeros(1) if self.log_odds_variance is None else np.maximum(self.log_odds_variance, 0.0)
+        node, weight = np.polynomial.hermite_e.hermegauss(NODES)
+        points = self.log_odds[:, None] + np.sqrt(variance)[:, None] * node
+        return expit(points) @ (weight / weight.sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Judgement:
+    """What is believed of the rows: which of them do not belong."""
+
+    probability: np.ndarray | None
+    """That each row does not belong; None where the model has no law for rows that do not."""
+    tail: np.ndarray | None
+    """How probable a row at least as far out is in the core, the estimates' own uncertainty counted; None without tails."""
+    share: float
+    """Of rows that do not belong, under the law that judged."""
+    law: str
+    """The law that the evidence prefers, in words."""
+    weights: dict[str, float]
+    """Of every law that was weighed, its probability."""
+    doubt: str = ""
+    """Why the list is to be read with care; empty where there is no reason."""
+
+    def listed(self, surprise: np.ndarray, fdr: float | None = None, level: float | None = None) -> np.ndarray:
+        """Rows that do not belong, the surest first, among equals the more surprising.
+
+        With `level` each row is judged alone, by its tail in the core or else its probability of belonging.
+        """
+        if fdr is not None and level is not None:
+            raise ModelError("outliers takes fdr= or level=, not both.")
+        if self.tail is not None and not isinstance(self.tail, np.ndarray):
+            return _listed_elsewhere(self.tail, surprise, check_fdr(fdr) if level is None else level, level)
+        order = np.lexsort((-surprise, self.belonging))
+        if level is not None:
+            check_level(level)
+            return order[self.belonging[order] < level]
+        rate = check_fdr(fdr)
+        if self.tail is None:
+            mean = np.cumsum(self.belonging[order]) / np.arange(1, len(order) + 1)
+            return order[: int((mean <= rate).sum())]
+        chosen = benjamini_hochberg(self.tail, rate)
+        return order[np.isin(order, chosen)]
+
+    @property
+    def belonging(self) -> np.ndarray:
+        """By what rows are put in order: their tail in the core, or where there is none the probability of belonging."""
+        if self.tail is not None:
+            return self.tail
+        assert self.probability is not None
+        return 1.0 - self.probability
+
+    def rule(self, fdr: float) -> str:
+        """How rows were judged, in a sentence or two."""
+        how = (
+            f"Rows are judged by {self.law}. Listed are those, the surest first, whose mean probability of belonging to the "
+            f"core stays below {fdr:g}; a false row is one of the core."
+        )
+        return f"{how} {self.doubt}" if self.doubt else how
+
+
+def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = False) -> Judgement:
+    """Weigh laws by their evidence; the best judges tails, all of them give probabilities.
+
+    Where laws are hard to tell apart and much depends on it, the `cautious` answer is the least of the probabilities under those
+    that the rows do not rule out.
+    """
+    evidence = np.array([one.log_evidence for one in candidates])
+    evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
+    weight = np.exp(evidence - evidence.max())
+    weight /= weight.sum()
+    best = candidates[int(evidence.argmax())]
+    total: np.ndarray | float = 0.0
+    for one, share in zip(candidates, weight):
+        given = one.probability
+        total = total + (0.0 if given is None else share * given)
+    if cautious:
+        total = np.min([one.probability for one, share in zip(candidates, weight) if share > RULED_OUT], axis=0)  # type: ignore[arg-type]
+    tail = None
+    if best.score is not None:
+        from scipy.special import ndtr
+
+        score, variance = best.score()
+        # A row that took part in the estimates pulled them to itself; one that did not is as far as it looks, and more.
+        inside = 1.0 if best.probability is None else 1.0 - best.probability
+        tail = 2.0 * ndtr(-score / np.sqrt(np.maximum(1.0 + (1.0 - 2.0 * inside) * variance, LEAST)))
+    probability = np.broadcast_to(total, np.shape(tail) if tail is not None else np.shape(total)).astype(float)
+    weights = {one.name: float(share) for one, share in zip(candidates, weight)}
+    return Judgement(probability, tail, best.share, best.name, weights, doubt)
+
+
+def heavy_tails_doubt(candidates: Sequence[Candidate]) -> str:
+    """What to say where the last law, a heavy-tailed core, does better than the others but not by its margin."""
+    evidence = [one.log_evidence for one in candidates]
+    if not evidence[-1] < max(evidence[:-1]) < evidence[-1] + candidates[-1].margin:
+        return ""
+    return (
+        "A core with heavy tails describes these rows about as well, and under it the list would be shorter: so few rows do not "
+        "tell heavy tails from rows that do not belong."
+    )
+
+
+def by_tails(tail: np.ndarray, rule: str = TAILS) -> Judgement:
+    """Rows judged by a fitted law itself, for models that have no law for rows that do not belong."""
+    if rule == POSTERIOR:
+        return Judgement(1.0 - tail, None, 0.0, "the probability that their label is wrong", {})
+    return Judgement(None, tail, 0.0, "tail probabilities under the fitted law itself (Benjamini and Hochberg)", {})
 
 
 def stand_out(
     tail: np.ndarray, surprise: np.ndarray, fdr: float | None, level: float | None, rule: str = TAILS
 ) -> np.ndarray:
-    """Rows that do not belong, the least probable first; among equals the more surprising.
+    """Rows that do not belong by their tails, or by their probabilities of belonging (``rule="posterior"``)."""
+    return by_tails(tail, rule).listed(surprise, fdr, level)
 
-    With `level` each row is judged alone. Otherwise tails are compared with each other for a share `fdr` (0.05 unless told)
-    of false alarms, and probabilities of belonging (the rule ``"posterior"``) with `fdr` itself.
 
-    Of arrays that are not in memory only the rows come here whose tail probability is small enough to count at all.
-    """
-    n, place = len(tail), None
-    if not isinstance(tail, np.ndarray):
-        small = tail <= (level if level is not None else 0.05 if fdr is None else fdr)
-        place = np.asarray(small.nonzero()[0])
-        tail, surprise = np.asarray(tail[small]), np.asarray(surprise[small])
-    if level is not None:
-        check_level(level)
-        chosen = np.flatnonzero(tail < level)
-    elif rule == POSTERIOR:
-        chosen = np.flatnonzero(tail <= (0.05 if fdr is None else fdr))
-    else:
-        chosen = benjamini_hochberg(tail, 0.05 if fdr is None else fdr, n)
-    found = chosen[np.lexsort((-surprise[chosen], tail[chosen]))]
-    return found if place is None else place[found]
+def _listed_elsewhere(tail: Any, surprise: Any, most: float, level: float | None) -> np.ndarray:
+    """As :meth:`Judgement.listed`, of tails that are not in memory: only those come here that are small enough to count."""
+    small = tail <= most
+    place = np.asarray(small.nonzero()[0])
+    few, by = np.asarray(tail[small]), np.asarray(surprise[small])
+    chosen = np.flatnonzero(few < level) if level is not None else benjamini_hochberg(few, most, len(tail))
+    return place[chosen[np.lexsort((-by[chosen], few[chosen]))]]
+
+
+def check_fdr(fdr: float | None) -> float:
+    """A rate of false discoveries, 0.05 unless told."""
+    if fdr is None:
+        return 0.05
+    if not 0 < fdr < 1:
+        raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
+    return float(fdr)
 
 
 def benjamini_hochberg(tail: np.ndarray, fdr: float, n: int | None = None) -> np.ndarray:
@@ -43,8 +215,6 @@ def benjamini_hochberg(tail: np.ndarray, fdr: float, n: int | None = None) -> np
     The step-up rule of Benjamini & Hochberg (1995); rows are taken as independent, and discrete tail probabilities,
     which are conservative, keep the promise. Of `n` rows in all, those left out have tail probabilities above `fdr`.
     """
-    if not 0 < fdr < 1:
-        raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
     n = len(tail) if n is None else n
     order = np.argsort(tail)
     below = tail[order] <= fdr * np.arange(1, len(tail) + 1) / n

@@ -16,9 +16,14 @@ from robustly.errors import ModelError
 from robustly.fit.outcome import Outcome
 from robustly.result.estimates import by_name
 from robustly.result.laws import RowPosterior
+from robustly.result.outliers import Judgement
+from robustly.rows.labels import RowLabels
 
 if TYPE_CHECKING:
     from robustly.result.fit import Fit
+
+
+MOST_LABELS = 200_000
 
 
 def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -37,8 +42,16 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "notes": list(fit.notes),
         "limits": {s: {a: np.asarray(v).tolist() for a, v in given.items()} for s, given in fit.limits.items()},
         "scales": fit.scales,
+        **({} if fit.row_count is None else {"rows": fit.row_count}),
+        **_labels_kept(fit),
+        **({"freedom": fit.freedom} if fit.freedom else {}),
         **about,
     }
+    judged = _judgement(fit)
+    if judged is not None:
+        meta["judgement"] = {"share": judged.share, "law": judged.law, "weights": judged.weights, "doubt": judged.doubt}
+        parts = (("judged_probability", judged.probability), ("judged_tail", judged.tail))
+        arrays = {**arrays, **{name: part for name, part in parts if part is not None}}
     arrays = {
         **arrays,
         "values": fit.estimates,
@@ -51,6 +64,38 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         **_by_row(fit),
     }
     return meta, arrays
+
+
+def _labels_kept(fit: Fit) -> dict[str, Any]:
+    """What rows are called, as far as JSON keeps it; a file of millions of names counts its rows from 0 instead."""
+    known = fit.row_labels
+    if known.labels is None or len(known.labels) > MOST_LABELS:
+        return {}
+    kept = [one if isinstance(one, str | int) else str(one) for one in known.labels.tolist()]
+    gone = [one if isinstance(one, str | int) else str(one) for one in known.dropped]
+    places = None if known.kept is None else known.kept.tolist()
+    return {"row_labels": {"labels": kept, "kept": places, "dropped": gone}}
+
+
+def _row_labels(meta: Mapping[str, Any]) -> RowLabels:
+    kept = meta.get("row_labels")
+    if not kept:
+        return RowLabels()
+    whole = all(type(one) is int for one in kept["labels"])
+    labels = np.array(kept["labels"], dtype=int if whole else object)
+    places = None if kept["kept"] is None else np.array(kept["kept"], dtype=int)
+    return RowLabels(labels, places, tuple(kept["dropped"]))
+
+
+def _judgement(fit: Fit) -> Judgement | None:
+    """Which rows belong, where a file keeps it."""
+    if fit.source is None:
+        return fit.saved.get("judgement")
+    if "judgement" not in fit.source.keeps and "judgement" not in vars(fit):
+        return None
+    with contextlib.suppress(ModelError):
+        return fit.judgement
+    return None
 
 
 def _by_row(fit: Fit) -> dict[str, np.ndarray]:
@@ -85,6 +130,10 @@ def fields_of(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
             posteriors.setdefault(site, {})[part] = array
     saved: dict[str, Any] = {"posteriors": {site: RowPosterior(**parts) for site, parts in posteriors.items()}}
     saved |= {name: arrays[name] for name in ("scored", "tail_probabilities", "loo_by_row") if name in arrays}
+    if "judgement" in meta:
+        told = meta["judgement"]
+        parts = arrays.get("judged_probability"), arrays.get("judged_tail")
+        saved["judgement"] = Judgement(*parts, told["share"], told["law"], dict(told["weights"]), told["doubt"])
     return {
         "parameters": _parameters(meta, arrays),
         "labels": list(meta["labels"]),
@@ -102,8 +151,10 @@ def fields_of(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
         "limits": _limits(meta),
         "scales": list(meta.get("scales", ())),
         "terms": list(meta.get("terms", ())),
+        "freedom": dict(meta.get("freedom", {})),
         "aliased": arrays.get("aliased"),
         "leverage_one": arrays.get("alone"),
+        "row_labels": _row_labels(meta),
         "saved": saved,
     }
 

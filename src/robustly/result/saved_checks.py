@@ -6,24 +6,34 @@ fitted. Names that a check does not know are left to the function that rebuilds 
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 
-Arrays = Mapping[str, np.ndarray]
-Meta = Mapping[str, Any]
+from robustly.result.saved_series import check_hmm, check_series_fit
+from robustly.result.saved_values import (
+    Arrays,
+    Meta,
+    array_in,
+    check_components,
+    check_estimates,
+    check_posteriors,
+    check_search,
+    is_finite,
+    list_in,
+    need,
+    need_fitted_names,
+    need_shares,
+    number_in,
+    settings_in,
+    text_in,
+    texts_in,
+)
 
 
 def check(kind: str, meta: Meta, arrays: Arrays) -> None:
     """Raise a ValueError that says what is wrong."""
     CHECKS.get(kind, lambda *_: None)(meta, arrays)
-
-
-def need(fine: Any, what: str) -> None:
-    if not fine:
-        raise ValueError(what)
 
 
 # ---------------------------------------------------------------------- by kind
@@ -57,20 +67,7 @@ def check_fit(meta: Meta, arrays: Arrays) -> None:
                 "arguments are not fours",
             )
             list_in(call, "first_row")
-    for name in arrays:
-        if name.startswith("posterior:"):
-            check_posterior(name.rpartition(":")[0], arrays)
-
-
-def check_posterior(start: str, arrays: Arrays) -> None:
-    mean = array_in(arrays, f"{start}:mean", None)
-    need(mean.ndim >= 1, f"{start} has no rows")
-    array_in(arrays, f"{start}:sd", mean.shape, least=0.0)
-    levels = array_in(arrays, f"{start}:levels", (None,))
-    need((np.diff(levels) > 0).all() and levels.min() > 0 and levels.max() < 1, f"{start} has levels out of order")
-    array_in(arrays, f"{start}:quantiles", (*mean.shape, len(levels)))
-    others = {name.rpartition(":")[2] for name in arrays if name.rpartition(":")[0] == start}
-    need(others == {"mean", "sd", "levels", "quantiles"}, f"{start} has parts that are not known")
+    check_posteriors(arrays)
 
 
 def check_glm(meta: Meta, arrays: Arrays) -> None:
@@ -99,6 +96,66 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
     need(asked["local"] is None or isinstance(asked["local"], str), "local is not a name")
     need(asked["prior"] is None or isinstance(asked["prior"], str), "prior is not a name")
     need(isinstance(meta.get("by_formula", False), bool), "by_formula is not true or false")
+    check_row_labels(meta.get("row_labels"), rows)
+    need(meta.get("response") is None or isinstance(meta["response"], str), "response is not a checksum")
+    needs = meta.get("needs", [])
+    need(
+        isinstance(needs, list) and all(one in ("offset", "exposure", "trials") for one in needs), "needs are not known"
+    )
+
+
+def check_row_labels(kept: Meta | None, rows: int) -> None:
+    if kept is None:
+        return
+    need(isinstance(kept, dict) and {"labels", "kept", "dropped"} <= set(kept), "row_labels are not a table")
+    for name in ("labels", "dropped"):
+        need(
+            all(isinstance(one, str) or type(one) is int for one in list_in(kept, name)),
+            f"{name} of rows are not names",
+        )
+    need(len(kept["labels"]) == rows, "row_labels are not as many as the rows")
+    places = kept["kept"]
+    need(
+        places is None
+        or (isinstance(places, list) and len(places) == rows and all(type(one) is int for one in places)),
+        "kept are not places of rows",
+    )
+
+
+def check_grouped(meta: Meta, arrays: Arrays) -> None:
+    groups = check_estimates(meta, arrays)
+    labels, terms = meta["labels"], texts_in(meta, "terms")
+    need(len(texts_in(meta, "parameters")) == len(labels), "the parameters and their labels differ in number")
+    array_in(arrays, "values", (len(labels),), finite=False)
+    array_in(arrays, "coefficients", (len(terms),))
+    array_in(arrays, "phi", (None,), finite=False)
+    array_in(arrays, "loo_by_row", (groups,))
+    need(arrays["aliased"].dtype.kind == "b" and arrays["aliased"].shape == (len(terms),), "aliased is not by term")
+    need(meta["family"] is None or isinstance(meta["family"], str), "family is not a name")
+    text_in(meta, "law")
+    text_in(meta, "approximation")
+    need(isinstance(meta["intercept"], bool), "intercept is not true or false")
+    need(type(meta["rows"]) is int and meta["rows"] >= groups, "rows are not as many as the groups")
+    freedom = meta.get("freedom", {})
+    need(isinstance(freedom, dict) and set(freedom) <= set(labels), "freedom is not about the labels")
+    need(all(isinstance(one, int | float) and one > 0 for one in freedom.values()), "freedom is not above 0")
+    asked, effects = meta["asked"], meta["effects"]
+    need(isinstance(asked, dict) and isinstance(asked["group_law"], str), "asked does not say what was asked")
+    need(asked["local"] is None or isinstance(asked["local"], str), "local is not a name")
+    need(isinstance(effects, dict), "effects are not a table")
+    text_in(effects, "name")
+    text_in(effects, "law")
+    size = len(texts_in(effects, "terms"))
+    texts_in(effects, "groups")
+    list_in(effects, "parts")
+    need(size >= 1 and len(list_in(effects, "labels")) == groups, "the labels are not as many as the groups")
+    need(all(isinstance(one, str | int | float) for one in effects["labels"]), "a label is neither a word nor a number")
+    array_in(arrays, "effects:factor", (size, size))
+    array_in(arrays, "effects:psi", (None,))
+    array_in(arrays, "effects:mean", (groups, size))
+    array_in(arrays, "effects:covariance", (groups, size, size))
+    if "effects:precisions" in arrays:
+        array_in(arrays, "effects:precisions", (groups, 2), least=0.0)
 
 
 def check_estimator(meta: Meta, arrays: Arrays) -> None:
@@ -136,26 +193,12 @@ def check_mixture(meta: Meta, arrays: Arrays) -> None:
     settings = settings_in(meta, "parameters")
     size = len(array_in(arrays, "weights_", (None,), least=0.0))
     need(size and abs(arrays["weights_"].sum() - 1) < 1e-6, "weights_ do not add up to one")
-    dim = array_in(arrays, "means_", (size, None)).shape[1]
-    need(dim >= 1, "means_ have no columns")
-    dofs = array_in(arrays, "dofs_", (size,), finite=False)
-    need((dofs > 0).all(), "dofs_ are not positive")
-    shapes: dict[Any, tuple[int, ...]] = {
-        "full": (size, dim, dim), "tied": (dim, dim), "diag": (size, dim), "spherical": (size,)
-    }  # fmt: skip
-    kind = settings.get("covariance_type")
-    need(isinstance(kind, str) and kind in shapes, "covariance_type is not known")
-    covariances = array_in(arrays, "covariances_", shapes[kind])
-    if kind in ("full", "tied"):
-        need_symmetric(covariances, "covariances_")
-        need((np.linalg.eigvalsh(covariances) > 0).all(), "covariances_ are not positive definite")
-    else:
-        need((covariances > 0).all(), "covariances_ are not positive")
-    array_in(arrays, "precisions_cholesky_", shapes[kind])
-    array_in(arrays, "core_spread_", (size,), least=0.0)
+    dim = check_components(settings, arrays, size)
+    kind = settings["covariance_type"]
+    array_in(arrays, "precisions_cholesky_", arrays["covariances_"].shape)
     rows = len(array_in(arrays, "surprise_", (None,)))
-    tails = array_in(arrays, "tail_probabilities_", (rows,), least=0.0)
-    need(rows and (tails <= 1 + 1e-9).all(), "tail_probabilities_ are above one, or there are no rows")
+    need(rows, "there are no rows")
+    need_shares(arrays, "tail_probabilities_", (rows,))
     for name, length in (
         ("masses_", size),
         ("mean_precision_", size),
@@ -170,10 +213,7 @@ def check_mixture(meta: Meta, arrays: Arrays) -> None:
         need(not np.isnan(arrays[name]).any(), f"{name[:80]} holds NaN")
     values, names = meta["values"], meta["names"]
     need(isinstance(values, dict), "values is not a table")
-    for name in (*values, *arrays):
-        need(
-            name.isidentifier() and name.endswith("_") and not name.startswith("_"), f"{name[:80]!r} is no fitted value"
-        )
+    need_fitted_names((*values, *arrays))
     need(values.get("n_features_in_") == dim, "n_features_in_ is not the number of columns")
     need(names is None or len(texts_in(meta, "names")) == dim, "names are not as many as the columns")
 
@@ -192,7 +232,7 @@ def check_topics(meta: Meta, arrays: Arrays) -> None:
         need(meta[name] is None or len(texts_in(meta, name)) == words, f"{name} has not as many words as the topics")
     for name in ("history", "validation", "start_history"):
         if name != "start_history" or name in meta:  # 0.1 had none
-            need(all(_is_finite(one) for one in list_in(meta, name)), f"{name} are not numbers")
+            need(all(is_finite(one) for one in list_in(meta, name)), f"{name} are not numbers")
     for name in ("n_iter", "documents_seen"):
         need(type(meta[name]) is int and meta[name] >= 0, f"{name} is not a count")
     check_topics_extras(meta, arrays, words, topics)
@@ -200,9 +240,9 @@ def check_topics(meta: Meta, arrays: Arrays) -> None:
 
 def check_topics_extras(meta: Meta, arrays: Arrays, words: int, topics: int) -> None:
     """What a model has since 0.1: how it ended, coherence, and what a stream goes on from."""
-    need("fitted_tokens" not in meta or _is_finite(meta["fitted_tokens"]), "fitted_tokens is not a finite number")
+    need("fitted_tokens" not in meta or is_finite(meta["fitted_tokens"]), "fitted_tokens is not a finite number")
     shared = meta.get("diversity", 0.0)
-    need(_is_finite(shared) and 0 <= shared <= 1, "diversity is not a share")
+    need(is_finite(shared) and 0 <= shared <= 1, "diversity is not a share")
     need("evidence" not in meta or isinstance(meta["evidence"], int | float), "evidence is not a number")
     need(isinstance(meta.get("outcome", ""), str), "outcome is not a text")
     need(type(meta.get("stream_seed", 0)) is int, "stream_seed is not a whole number")
@@ -250,48 +290,10 @@ def check_topics_extras(meta: Meta, arrays: Arrays, words: int, topics: int) -> 
             array_in(arrays, name, shape)
 
 
-def check_series_fit(meta: Meta, arrays: Arrays) -> None:
-    size = check_search(meta, arrays)
-    labels = texts_in(meta, "labels")
-    array_in(arrays, "jacobian", (len(labels), size), finite=False)
-    steps = len(texts_in(meta, "steps"))
-    need(steps, "there are no steps")
-    need(arrays["observed"].ndim >= 1 and len(arrays["observed"]) == steps, "observed has not one entry a step")
-    need(arrays["evidence"].ndim == 1 and len(arrays["evidence"]) <= steps, "evidence has more entries than steps")
-    for name in ("sites", "notes", "components"):
-        texts_in(meta, name)
-    list_in(meta, "break_sites")
-    need(isinstance(meta["parameters"], dict), "parameters is not a table")
-    text_in(meta, "approximation")
-    for name in meta["components"]:
-        need(f"component:{name}" in arrays, f"the component {name[:60]!r} is missing")
-        need(arrays[f"component:{name}"].ndim >= 2, f"the component {name[:60]!r} has no mean and deviation")
-    if meta["marks"] is not None:
-        for name in ("probability", "error", "core", "width", "share", "drawn"):
-            need(f"marks:{name}" in arrays, f"marks:{name} is missing")
-
-
-def check_hmm(meta: Meta, arrays: Arrays) -> None:
-    text_in(meta, "class")
-    settings_in(meta, "parameters")
-    values = meta["values"]
-    need(isinstance(values, dict), "values is not a table")
-    for name in (*values, *arrays):
-        need(name.endswith("_") and not name.startswith("_"), f"{name[:60]!r} is no fitted value")
-    for name in ("means_", "startprob_", "transmat_"):
-        need(name in arrays, f"{name} is missing")
-        need(
-            arrays[name].dtype.kind == "f" and np.isfinite(arrays[name]).all(),
-            f"{name} holds values that are not finite",
-        )
-    states = len(arrays["startprob_"])
-    need(arrays["transmat_"].shape == (states, states), "transmat_ has not a row and a column a state")
-    need(arrays["means_"].ndim == 2 and len(arrays["means_"]) == states, "means_ has not a row a state")
-
-
 CHECKS: dict[str, Callable[[Meta, Arrays], None]] = {
     "fit": check_fit,
     "glm": check_glm,
+    "glm_grouped": check_grouped,
     "glm_estimator": check_estimator,
     "conjugate": check_conjugate,
     "mixture": check_mixture,
@@ -299,131 +301,3 @@ CHECKS: dict[str, Callable[[Meta, Arrays], None]] = {
     "series": check_series_fit,
     "hmm": check_hmm,
 }
-
-
-# ---------------------------------------------------------------------- what several kinds share
-
-
-def check_search(meta: Meta, arrays: Arrays) -> int:
-    """How a search ended; gives the number of its parameters."""
-    size = len(array_in(arrays, "vector", (None,)))
-    need_symmetric(array_in(arrays, "curve", (size, size)), "curve")
-    if "log_likelihood" not in meta:  # series say that in place of it
-        number_in(meta, "objective")
-    outcome = list_in(meta, "outcome")
-    need(len(outcome) == 3 and isinstance(outcome[0], str) and isinstance(outcome[1], str), "the outcome is not told")
-    need(type(outcome[2]) is int, "the outcome has no steps")
-    for entry in list_in(meta, "history"):
-        need(isinstance(entry, dict), "the history is not made of tables")
-        need(
-            all(isinstance(one, str | bool | int | float | None) for one in entry.values()), "the history is not plain"
-        )
-    texts_in(meta, "notes")
-    return size
-
-
-def check_estimates(meta: Meta, arrays: Arrays) -> int:
-    """Estimates with their curvature and the evidence by row; gives the number of rows."""
-    size = check_search(meta, arrays)
-    labels = texts_in(meta, "labels")
-    array_in(arrays, "jacobian", (len(labels), size))
-    if "values" in arrays:
-        check_values(meta, arrays)
-    check_telling(meta)
-    rows = len(array_in(arrays, "evidence", (None,)))
-    need(rows, "there are no rows")
-    weight = array_in(arrays, "weight", (rows,), least=0.0)
-    need(weight.sum() > 0, "no row counts")
-    if "scored" in arrays:
-        array_in(arrays, "scored", (rows, size))
-    if "tail_probabilities" in arrays:
-        tails = array_in(arrays, "tail_probabilities", (rows,), least=0.0)
-        need((tails <= 1 + 1e-9).all(), "tail_probabilities are above one")
-    return rows
-
-
-def check_telling(meta: Meta) -> None:
-    """What is told of a fit beside its numbers; files of 0.1 have less of it."""
-    need("terms" not in meta or texts_in(meta, "terms") is not None, "terms are not texts")
-    need(isinstance(meta.get("is_bound", False), bool), "is_bound is not true or false")
-    text_in(meta, "approximation")
-    if meta.get("scales"):
-        need(len(texts_in(meta, "scales")) == len(meta["labels"]), "the scales and the labels differ in number")
-    limits = meta.get("limits", {})
-    need(isinstance(limits, dict), "limits is not a table")
-    for site, given in limits.items():
-        need(isinstance(given, dict), f"the limits of {site[:60]!r} are not a table")
-        for value in given.values():
-            need(np.asarray(value).dtype.kind in "biuf", f"the limits of {site[:60]!r} are not numbers")
-
-
-def check_values(meta: Meta, arrays: Arrays) -> None:
-    """Estimates end to end, and the shapes in which they have names."""
-    array_in(arrays, "values", (len(meta["labels"]),), finite=False)
-    parameters = texts_in(meta, "parameters")
-    shapes = list_in(meta, "shapes") if "shapes" in meta else [[] for _ in parameters]
-    need(len(shapes) == len(parameters), "the parameters and their shapes differ in number")
-    for shape in shapes:
-        need(isinstance(shape, list) and all(type(one) is int and one >= 0 for one in shape), "a shape is not sizes")
-    told = sum(math.prod(shape) for shape in shapes)
-    need(told == len(meta["labels"]), "the parameters and their labels differ in number")
-
-
-def array_in(
-    arrays: Arrays, name: str, shape: tuple[int | None, ...] | None, *, finite: bool = True, least: float | None = None
-) -> np.ndarray:
-    """An array of real numbers; None in its shape stands for any length. NaN is never fine."""
-    need(name in arrays, f"{name[:80]} is missing")
-    found = arrays[name]
-    need(found.dtype.kind == "f", f"{name[:80]} holds {found.dtype} instead of real numbers")
-    if shape is not None:
-        same = len(shape) == found.ndim and all(want is None or want == got for want, got in zip(shape, found.shape))
-        expected = ", ".join("any" if one is None else str(one) for one in shape)
-        need(same, f"{name[:80]} has the shape {found.shape} instead of ({expected})")
-        need(
-            np.isfinite(found).all() if finite else not np.isnan(found).any(),
-            f"{name[:80]} holds values that are not finite",
-        )
-    else:
-        need(not np.isnan(found).any(), f"{name[:80]} holds NaN")
-    need(least is None or (found >= least).all(), f"{name[:80]} holds values below {least}")
-    return found
-
-
-def need_symmetric(matrix: np.ndarray, name: str) -> None:
-    largest = float(np.abs(matrix).max()) if matrix.size else 0.0
-    need(np.abs(matrix - np.swapaxes(matrix, -1, -2)).max(initial=0.0) <= 1e-6 * largest, f"{name} is not symmetric")
-
-
-def list_in(meta: Meta, name: str) -> list[Any]:
-    need(isinstance(meta[name], list), f"{name} is not a list")
-    return meta[name]  # type: ignore[no-any-return]
-
-
-def text_in(meta: Meta, name: str) -> str:
-    need(isinstance(meta[name], str), f"{name} is not a text")
-    return meta[name]  # type: ignore[no-any-return]
-
-
-def texts_in(meta: Meta, name: str) -> list[str]:
-    need(all(isinstance(one, str) for one in list_in(meta, name)), f"{name} are not texts")
-    return meta[name]  # type: ignore[no-any-return]
-
-
-def number_in(meta: Meta, name: str) -> float:
-    need(_is_finite(meta[name]), f"{name} is not a finite number")
-    return meta[name]  # type: ignore[no-any-return]
-
-
-def settings_in(meta: Meta, name: str) -> dict[str, Any]:
-    """Names and plain values: numbers, texts, and lists of them."""
-    found = meta[name]
-    need(isinstance(found, dict), f"{name} is not a table")
-    for value in found.values():
-        plain = isinstance(value, str | bool | int | float | None)
-        need(plain or (isinstance(value, list) and np.asarray(value).dtype.kind in "biufU"), f"{name} holds odd values")
-    return found  # type: ignore[no-any-return]
-
-
-def _is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf

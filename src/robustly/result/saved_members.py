@@ -10,6 +10,7 @@ import hashlib
 import io
 import math
 import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -32,7 +33,7 @@ KINDS_OF_NUMBERS = "biuf"
 DAMAGES = (
     KeyError, ValueError, TypeError, EOFError, OSError, NotImplementedError, RuntimeError, zlib.error, RecursionError,
     MemoryError, struct.error, OverflowError, IndexError, AttributeError, ArithmeticError, AssertionError, zipfile.BadZipFile,
-    zipfile.LargeZipFile, np.linalg.LinAlgError,
+    zipfile.LargeZipFile, np.linalg.LinAlgError, SyntaxError, tokenize.TokenError,
 )  # fmt: skip
 
 

@@ -19,9 +19,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robustly.fit.draws import Draws
+    from robustly.result.hypotheses import TestResult
     from robustly.result.laws import ByRow
+    from robustly.result.outliers import Judgement
 
 REGRESSIONS = "regressions (rb.glm and its estimators)"
+MIXED_MODELS = 'regressions with groups (rb.glm("y ~ x + (1 | g)"))'
 PAIRS = "conjugate pairs (robustly.conjugate)"
 
 
@@ -85,6 +88,10 @@ class Source(ABC):
     def tail_probabilities(self) -> np.ndarray:
         """How probable a value at least as far out is, by row."""
 
+    def judge(self) -> Judgement | None:
+        """What is believed of rows that may not belong; None where the model has no law for them."""
+        return None
+
     @abstractmethod
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
         """Evidence of every row at other vectors: (vector, row)."""
@@ -115,6 +122,10 @@ class Source(ABC):
 
     def observed(self) -> dict[str, np.ndarray]:
         """What was observed, by name, one entry a row; nothing where the model does not tell."""
+        return {}
+
+    def replicates(self, vectors: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
+        """New responses of the same rows, one set for each vector; nothing where the model does not tell."""
         return {}
 
     # ------------------------------------------------------------------ some models
@@ -150,6 +161,38 @@ class Source(ABC):
     def shifts(self) -> np.ndarray:
         """By how much each row is shifted."""
         refuse_other_models("shifts", REGRESSIONS)
+
+    def variance_components(self, level: float, restricted: bool = True) -> pd.DataFrame:
+        """Standard deviations of groups' effects with profile intervals."""
+        refuse_other_models("variance_components", MIXED_MODELS)
+
+    def row_tails(self) -> np.ndarray:
+        """How probable a response at least as far out is, by row, where units are groups."""
+        refuse_other_models('outliers(level="row")', MIXED_MODELS)
+
+    def group_effects(self) -> pd.DataFrame:
+        """Effects, weights and tails by group."""
+        refuse_other_models("group_effects", MIXED_MODELS)
+
+    def row_weights(self) -> np.ndarray:
+        """How much each row counts, beside a row in the middle of its law."""
+        refuse_other_models("row_weights", MIXED_MODELS)
+
+    def fitted_mean(self) -> np.ndarray:
+        """The expected response of every row."""
+        refuse_other_models("fittedvalues", REGRESSIONS)
+
+    def residuals(self, kind: str, seed: int) -> np.ndarray:
+        """How far each row is from what was expected of it."""
+        refuse_other_models("residuals", REGRESSIONS)
+
+    def profile_interval(self, name: str, level: float) -> tuple[float, float]:
+        """Values of an estimate at which the profile of the likelihood is high enough."""
+        refuse_other_models("a profile interval", REGRESSIONS)
+
+    def edge_test(self, hypothesis: str) -> TestResult:
+        """Whether rows differ at all, by likelihood ratio."""
+        refuse_other_models("a test of no difference between rows", REGRESSIONS)
 
     def profile(self, values: Sequence[float]) -> pd.DataFrame:
         """The best log likelihood at given spreads."""

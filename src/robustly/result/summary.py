@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -50,24 +50,30 @@ def _four_digits(value: float) -> str:
     return f"{value:.4g}"
 
 
-def summarize(fit: Fit, kind: str = "information") -> Summary:
-    """Estimates, standard errors, 95 % intervals, z and p of a regression's coefficients, and how the fit ended."""
-    error = deviations(fit.covariance(kind))
-    intervals = fit.confint(0.95, kind)
+def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summary:
+    """Estimates, standard errors, 95 % intervals, z (or t) and p of a regression's coefficients, and how the fit ended."""
+    error = deviations(fit.covariance(kind, groups))
+    intervals = fit.confint(0.95, kind, groups)
     columns = {"estimate": fit.estimates, "std. error": error}
     if fit.terms:
-        from scipy.stats import norm
+        from scipy.stats import t
 
+        dof = fit.reference_dof(kind, groups)
         with np.errstate(divide="ignore", invalid="ignore"):
             z = np.where(np.arange(len(error)) < len(fit.terms), fit.estimates / error, np.nan)
-        columns |= {"z": z, "p": 2.0 * norm.sf(np.abs(z))}
+        if np.isfinite(dof).any() and np.unique(dof[: len(fit.terms)]).size > 1:
+            columns["dof"] = dof
+        z = z / [fit.widening(label) for label in fit.labels]
+        columns |= {"t" if np.isfinite(dof).any() else "z": z, "p": 2.0 * t.sf(np.abs(z), dof)}
     for place, name in enumerate(("2.5 %", "97.5 %")):
         columns[name] = np.array([intervals[label][place] for label in fit.labels])
     frame = pd.DataFrame(columns, index=pd.Index(fit.labels, name="term" if fit.terms else "parameter"))
+    gone = fit.row_labels.dropped
     bound = " (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""
     heading = {
         **fit.told,
-        "rows": f"{len(fit.weight)}",
+        "rows": f"{len(fit.weight) if fit.row_count is None else fit.row_count}"
+        + (f", {len(gone)} dropped for missing values" if gone else ""),
         "log likelihood": f"{fit.log_likelihood:.4f}{bound}",
         "AIC, BIC": f"{fit.aic:.2f}, {fit.bic:.2f}",
         "evidence by": fit.approximation,

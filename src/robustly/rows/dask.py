@@ -237,7 +237,7 @@ def _each(
         yield place, (sums, kept, None if state is None else np.asarray(state)[:count])
 
 
-def sums_of(done: Done) -> Sums:
+def sums_done(done: Done) -> Sums:
     return done.sums
 
 
@@ -403,7 +403,7 @@ class DaskRows(Rows):
             client.submit(run_pass, run, at, part, state, self._cutting, into is not None, **options)
             for part, state in zip(self.parts, before)
         ]
-        sums = [client.submit(sums_of, one, pure=False) for one in done]
+        sums = [client.submit(sums_done, one, pure=False) for one in done]
         while len(sums) > 1:
             sums = [client.submit(add_sums, *sums[i : i + FAN_IN], pure=False) for i in range(0, len(sums), FAN_IN)]
         states = [client.submit(state_of, one, pure=False) for one in done] if into is not None else None

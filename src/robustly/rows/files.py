@@ -1,4 +1,4 @@
-"""From a file to a table: CSV, TSV and Parquet, with errors that name the file, the line and the column.
+"""From a file to a table: CSV, TSV, JSON lines, Excel and Parquet, with errors that name the file, the line and the column.
 
 Data rows count from 0, as everywhere in the package. In a text file without blank lines or line breaks inside quotes, row 0
 is line 2, after the header; :meth:`FileTable.line` knows when that holds.
@@ -7,20 +7,29 @@ is line 2, after the header; :meth:`FileTable.line` knows when that holds.
 from __future__ import annotations
 
 import csv
+import gzip
+import importlib.util
+import io
 import re
+import sys
 import warnings
 from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, names
+from robustly.rows.paths import refuse_missing_file
 
 DELIMITERS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 PARQUET = (".parquet", ".pq")
 TABBED = (".tsv", ".tab")
+EXCEL = (".xlsx", ".xlsm")
+JSON_LINES = (".jsonl", ".ndjson")
+KNOWN = "a CSV, TSV, Parquet, Excel or JSON lines file"
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,49 +55,77 @@ class FileTable:
 
 
 def read_table(path: Path, delimiter: str | None = None, encoding: str = "utf-8", decimal: str = ".") -> FileTable:
-    """Read a table; the ending of its name says what it is, and text that is neither Parquet nor TSV is taken for CSV."""
-    if not path.exists():
-        near = _near(path)
-        raise DataError(f"there is no file {path}.{near}")
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; name a CSV, TSV or Parquet file in it.")
+    """Read a table; the ending of its name says what it is, and text that nothing else is known of is taken for CSV.
+
+    ``-`` is standard input. What can be read only once (a pipe) is held in memory.
+    """
+    refuse_missing_file(path)
+    source, content = _opened(path)
     try:
-        with path.open("rb") as stream:
-            head = stream.read(65536)
+        head = content[:65536] if content is not None else _head(path)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}.") from error
     if not head:
-        raise DataError(f"{path} is empty; a header line and rows of data are needed.")
-    if path.suffix.lower() in PARQUET or head[:4] == b"PAR1":
-        return FileTable(path, _read_parquet(path))
-    return _read_text(path, head, delimiter, encoding, decimal)
+        raise DataError(f"{source} is empty; a header line and rows of data are needed.")
+    suffixes = [one.lower() for one in path.suffixes]
+    kind = next((one for one in reversed(suffixes) if one not in PACKED), "")
+    if kind in PARQUET or head[:4] == b"PAR1":
+        return FileTable(source, _read_other(source, content, "Parquet", "pyarrow", pd.read_parquet))
+    if kind in EXCEL:
+        return FileTable(source, _read_other(source, content, "an Excel sheet", "openpyxl", pd.read_excel))
+    if kind in JSON_LINES or (not kind and head.lstrip()[:1] == b"{"):
+        return FileTable(source, _read_other(source, content, "JSON lines", "", _json_lines, encoding=encoding))
+    return _read_text(source, content, head, delimiter, encoding, decimal)
 
 
-def _near(path: Path) -> str:
-    import difflib
+PACKED = (".gz", ".bz2", ".xz", ".zip", ".zst")
 
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(65536)
+
+
+def _opened(path: Path) -> tuple[Path, bytes | None]:
+    """What to call the file, and its content where it can be read only once."""
+    if str(path) != "-" and path.is_file():
+        return path, None
     try:
-        there = [one.name for one in path.parent.iterdir() if one.is_file()]
-    except OSError:
-        return f" The folder {path.parent} is not there either."
-    near = difflib.get_close_matches(path.name, there, n=1)
-    return f' Did you mean "{near[0]}"?' if near else " Check the path."
+        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
+        if content[:2] == b"\x1f\x8b":
+            content = gzip.decompress(content)
+    except (OSError, EOFError) as error:
+        raise DataError(f"cannot read {path}: {_one_line(error)}.") from error
+    return (Path("standard input") if str(path) == "-" else path), content
 
 
-def _read_parquet(path: Path) -> pd.DataFrame:
+def _json_lines(source: Any, encoding: str) -> pd.DataFrame:
+    return pd.read_json(source, lines=True, encoding=encoding)
+
+
+def _read_other(path: Path, content: bytes | None, what: str, needs: str, read: Any, **options: Any) -> pd.DataFrame:
+    """A table by one of pandas' other readers."""
+    if needs and importlib.util.find_spec(needs) is None:
+        raise DataError(f"{path} is {what}, and reading it needs {needs}: pip install {needs}.")
     try:
-        frame = pd.read_parquet(path)
-    except ImportError as error:
-        raise DataError(f"{path} is a Parquet file, and reading it needs pyarrow: pip install pyarrow.") from error
-    except Exception as error:  # pyarrow's errors have no common class of their own.
-        raise DataError(f"{path} cannot be read as Parquet: {_one_line(error)}") from error
+        frame = read(path if content is None else io.BytesIO(content), **options)
+    except Exception as error:  # the readers' errors have no common class
+        raise DataError(f"{path} cannot be read as {what}: {_one_line(error)}") from error
+    frame.columns = [str(name) for name in frame.columns]
+    _refuse_columns(path, list(frame.columns))
     return _checked_columns(path, frame.reset_index(drop=True))
 
 
-def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, decimal: str) -> FileTable:
-    packed = path.suffix.lower() in (".gz", ".bz2", ".xz", ".zip", ".zst")
-    if not packed and b"\0" in head:
-        raise DataError(f"{path} is a binary file, not a table. Give a CSV, TSV or Parquet file.")
+def _read_text(
+    path: Path, content: bytes | None, head: bytes, delimiter: str | None, encoding: str, decimal: str
+) -> FileTable:
+    packed = content is None and path.suffix.lower() in PACKED
+    wide = encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32", "utf16", "utf32"))
+    if not packed and not wide and head[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        raise DataError(f"{path} is UTF-16 text. Add --encoding utf-16, or save it as UTF-8.")
+    if not packed and not wide and b"\0" in head:
+        raise DataError(f"{path} is a binary file, not a table. Give {KNOWN}.")
+    again = lambda: path if content is None else io.BytesIO(content)
     kind = Path(path.stem).suffix.lower() if packed else path.suffix.lower()
     separator = delimiter or ("\t" if kind in TABBED else ",")
     if separator == "\\t":
@@ -101,12 +138,12 @@ def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, de
         warnings.simplefilter("error", pd.errors.ParserWarning)
         try:
             header = pd.read_csv(
-                path, sep=separator, header=None, nrows=1, dtype=str, encoding=encoding, index_col=False
+                again(), sep=separator, header=None, nrows=1, dtype=str, encoding=encoding, index_col=False
             )
             columns = ["" if pd.isna(one) else str(one) for one in header.iloc[0]]
             _refuse_columns(path, columns)
             frame = pd.read_csv(
-                path, sep=separator, encoding=encoding, decimal=decimal, index_col=False, low_memory=False
+                again(), sep=separator, encoding=encoding, decimal=decimal, index_col=False, low_memory=False
             )
         except UnicodeDecodeError as error:
             raise DataError(
@@ -120,7 +157,7 @@ def _read_text(path: Path, head: bytes, delimiter: str | None, encoding: str, de
         except (pd.errors.ParserError, pd.errors.ParserWarning, OSError, EOFError, csv.Error) as error:
             raise DataError(f"{path} cannot be read as a table: {_said(error)}") from None
     frame.columns = columns
-    single = not packed and _lines(path) == len(frame) + 1
+    single = not packed and not wide and _lines(path, content) == len(frame) + 1
     return FileTable(path, _checked_columns(path, frame), separator, single)
 
 
@@ -138,9 +175,9 @@ def _one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300]
 
 
-def _lines(path: Path) -> int:
+def _lines(path: Path, content: bytes | None) -> int:
     count, last = 0, b"\n"
-    with path.open("rb") as stream:
+    with path.open("rb") if content is None else io.BytesIO(content) as stream:
         while block := stream.read(1 << 20):
             count += block.count(b"\n")
             last = block[-1:]

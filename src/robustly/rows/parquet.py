@@ -146,7 +146,7 @@ def _facts_of(files: Sequence[str]) -> dict[str, Any]:
     kinds: dict[str, str] = {}
     counts = []
     for path in files:
-        file = _opened(arrow, path)
+        file = _opened_file(arrow, path)
         with file:
             here = {one.name: _kind_of_arrow(arrow, one.type) for one in file.schema_arrow}
             counts.append(file.metadata.num_rows)
@@ -171,7 +171,7 @@ def _facts_of(files: Sequence[str]) -> dict[str, Any]:
     return {"kinds": kinds, "counts": tuple(counts)}
 
 
-def _opened(arrow: Any, path: str) -> Any:
+def _opened_file(arrow: Any, path: str) -> Any:
     try:
         return arrow.parquet.ParquetFile(path)
     except (arrow.ArrowException, OSError) as error:
@@ -211,7 +211,7 @@ class ParquetPieces(Pieces):
         wanted = list(dict.fromkeys(name for one in self.asked for name in one.listed))
         for path, expected in zip(first.files, first.counts):
             at = 0
-            with _opened(arrow, path) as file:
+            with _opened_file(arrow, path) as file:
                 batches = file.iter_batches(batch_size=BATCH, columns=wanted, use_threads=False)
                 while True:
                     try:

@@ -11,11 +11,12 @@ import contextlib
 import os
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -24,6 +25,9 @@ from robustly.errors import ModelError
 
 if TYPE_CHECKING:
     from robustly.rows.arrays import ArrayRows
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 Data = tuple[Any, ...]
 Sums = dict[str, Any]
@@ -165,15 +169,37 @@ def first_time(chunk_pass: Pass, size: Any) -> bool:
     return True
 
 
+def in_order(run: Callable[[Item], Answer], items: Iterable[Item], threads: int = THREADS) -> Iterator[Answer]:
+    """What `run` gives for each item, in their order, with at most `threads` at work; few are ever waiting to be taken."""
+    if threads == 1:
+        yield from map(run, items)
+        return
+    # All threads of the pool stay busy while what they gave is taken; of fewer, none is to be at work beyond them.
+    most = 2 * THREADS if threads >= THREADS else threads
+    waiting: deque[Future[Answer]] = deque()
+    for item in items:
+        if len(waiting) == most:
+            yield waiting.popleft().result()
+        waiting.append(thread_pool().submit(run, item))
+    while waiting:
+        yield waiting.popleft().result()
+
+
 def added_up(parts: Iterable[Sums]) -> Sums:
-    """Sums of all chunks, one after the other in their order; of what is called ``max …``, the largest."""
+    """Sums of all chunks, in their order; of what is called ``max …``, the largest."""
     total: Sums = {}
+    ours: set[str] = set()  # arrays that no pass can be holding on to
     for part in parts:
-        for name, value in part.items():
+        for name, given in part.items():
+            value = np.asarray(given)
+            value = value.astype(int) if value.dtype == bool else value
             if name not in total:
-                total[name] = np.asarray(value)
+                total[name] = value
             elif name.startswith("max "):
                 total[name] = np.maximum(total[name], value)
+            elif name in ours and total[name].dtype == value.dtype:
+                total[name] += value
             else:
-                total[name] = total[name] + np.asarray(value)
+                total[name] = np.asarray(total[name] + value)
+                ours.add(name)
     return total

@@ -8,12 +8,20 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOMES = {"Forecast": "forecast", "LocalizedSeries": "model", "RobustGaussianHMM": "hmm", "SeriesFit": "result"}
+_HOMES = {
+    "FittedSeries": "series.result:FittedSeries",
+    "Forecast": "series.forecast:Forecast",
+    "LocalizedSeries": "series.model:LocalizedSeries",
+    "RobustGaussianHMM": "series.hmm:RobustGaussianHMM",
+    # A series' result is the one that all models have.
+    "SeriesFit": "result.fit:Fit",
+}
 
-__all__ = ["Forecast", "LocalizedSeries", "RobustGaussianHMM", "SeriesFit"]
+__all__ = ["FittedSeries", "Forecast", "LocalizedSeries", "RobustGaussianHMM", "SeriesFit"]
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(importlib.import_module(f"robustly.series.{_HOMES[name]}"), name)
+        module, _, found = _HOMES[name].partition(":")
+        return getattr(importlib.import_module(f"robustly.{module}"), found)
     raise AttributeError(f"module 'robustly.series' has no attribute {name!r}")

@@ -1,7 +1,7 @@
 r"""How is a hidden Markov model with t states fitted? EM over the chain, Newton in the degrees of freedom.
 
 The probabilities of the states at each row come from the forward and backward recursions; given them, means, shapes and ν move
-as in a t mixture (:mod:`robustly.mixture.ecm`). A step that does not raise the log likelihood is taken again as plain EM, which
+as in a t mixture (:mod:`robustly.fit.t_components`). A step that does not raise the log likelihood is taken again as plain EM, which
 cannot lower it but for the floor on covariances. Where columns are missing every step is plain EM.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from robustly.errors import FitError
-from robustly.mixture.ecm import Components, Rules, update_components
+from robustly.fit.t_components import Components, Rules, update_components
 from robustly.series import emissions, recursions
 from robustly.series.emissions import Pattern
 

@@ -1,7 +1,7 @@
 r"""What do values say of the states? Multivariate t densities and the sums an EM step needs, missing columns integrated out.
 
 A state's law is the component of a t mixture, and its density and sums are read by that model's passes
-(:mod:`robustly.mixture.passes`). Rows are sorted by which columns they have. With columns o there and m missing, the density is
+(:mod:`robustly.approx.t_rows`). Rows are sorted by which columns they have. With columns o there and m missing, the density is
 the t law of the columns that are there with the same ν, the pull :math:`u = (\nu + d_o)/(\nu + \delta_o)`, and the missing ones
 enter the sums by their conditional mean and, beside it, :math:`\Sigma_{mm} - \Sigma_{mo}\Sigma_{oo}^{-1}\Sigma_{om}` a row.
 Rows with nothing have density one and say nothing.
@@ -9,13 +9,14 @@ Rows with nothing have density one and say nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from robustly.mixture import covariance
-from robustly.mixture.ecm import Components
-from robustly.mixture.passes import Densities, DofRates, MixtureSums, Pass, log_densities
+from robustly.approx.t_rows import Densities, DofRates, MixtureSums, Pass, log_densities, sum_block
+from robustly.fit.t_components import Components
+from robustly.model import scale_matrices
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,11 @@ def kernel_of(states: Components, columns: np.ndarray) -> Densities:
     size, dim = states.means.shape
     none = np.zeros(size)
     if len(columns) == dim:
-        return Densities(none, states.means, covariance.whitener(states.kind, states.factors, size, dim), states.dofs)
-    shape = covariance.matrices(states.kind, states.covariances, size, dim)[:, columns[:, None], columns]
-    return Densities(none, states.means[:, columns], covariance.factor("full", shape), states.dofs)
+        return Densities(
+            none, states.means, scale_matrices.whitener(states.kind, states.factors, size, dim), states.dofs
+        )
+    shape = scale_matrices.matrices(states.kind, states.covariances, size, dim)[:, columns[:, None], columns]
+    return Densities(none, states.means[:, columns], scale_matrices.factor("full", shape), states.dofs)
 
 
 def densities(patterns: list[Pattern], states: Components, steps: int) -> np.ndarray:
@@ -80,7 +83,7 @@ def distances(patterns: list[Pattern], states: Components, steps: int) -> tuple[
 def expected_sums(patterns: list[Pattern], states: Components, share: np.ndarray, fit_dof: bool) -> MixtureSums:
     """The sums of an EM step from the states' probabilities at every row, (T, K)."""
     size, dim = states.means.shape
-    tilted = covariance.has_matrices(states.kind)
+    tilted = scale_matrices.has_matrices(states.kind)
     total = MixtureSums(
         0.0, np.zeros(size), np.zeros(size), np.zeros((size, dim)), np.zeros((size, dim, dim) if tilted else (size, dim)),
         np.zeros(size), np.zeros(size + 1),
@@ -95,29 +98,15 @@ def _pattern_sums(pattern: Pattern, states: Components, share: np.ndarray, fit_d
     kernel = kernel_of(states, pattern.columns)
     over = Pass(kernel, len(pattern.values))
     rates = DofRates(states.dofs, over.dim) if fit_dof else None
-    size, dim = kernel.means.shape
-    matrices = kernel.white.ndim == 3
-    mass, weight, first = np.zeros(size), np.zeros(size), np.zeros((size, dim))
-    scatter = np.zeros((size, dim, dim) if matrices else (size, dim))
-    slope, curve = np.zeros(size), np.zeros(size + 1)
+    total: dict[str, Any] = {}
     for part, columns in over.blocks(pattern.values):
-        _, distance, logs = over.look(columns)
-        mine = np.ascontiguousarray(share[part].T)
-        pull = None if logs is None else (1.0 + dim * over.inverse) / (1.0 + over.inverse * distance)
-        weighed = mine if pull is None else mine * pull
-        mass += mine.sum(axis=1)
-        weight += weighed.sum(axis=1)
-        for k in range(size):
-            off = over.off[k, :, : columns.shape[1]]
-            spun = off * weighed[k]
-            first[k] += spun.sum(axis=1)
-            scatter[k] += spun @ off.T if matrices else np.einsum("ij,ij->i", spun, off)
-        if rates is not None:
-            more, bend = rates.sums(mine, distance, logs, pull)
-            slope, curve = slope + more, curve + bend
-    if dim < states.means.shape[1]:
-        first, scatter = _completed(pattern, states, mass, first, scatter)
-    return MixtureSums(0.0, mass, weight, first, scatter, slope, curve)
+        found = sum_block(over, columns, rates, np.ascontiguousarray(share[part].T))
+        total = {name: total[name] + value for name, value in found.items()} if total else found
+    sums = MixtureSums(**{**total, "log_likelihood": 0.0})
+    if len(pattern.columns) == states.means.shape[1]:
+        return sums
+    first, scatter = _completed(pattern, states, sums.mass, sums.first, sums.scatter)
+    return replace(sums, first=first, scatter=scatter)
 
 
 def _completed(
@@ -127,7 +116,7 @@ def _completed(
     size, dim = states.means.shape
     there = pattern.columns
     gone = np.setdiff1d(np.arange(dim), there)
-    shape = covariance.matrices(states.kind, states.covariances, size, dim)
+    shape = scale_matrices.matrices(states.kind, states.covariances, size, dim)
     full, square = np.zeros((size, dim)), np.zeros((size, dim, dim))
     for k in range(size):
         # x̂ − μ = B (x_o − μ_o), the identity for columns that are there
@@ -140,4 +129,4 @@ def _completed(
         square[k][np.ix_(gone, gone)] += mass[k] * (
             shape[k][np.ix_(gone, gone)] - slope @ shape[k][np.ix_(there, gone)]
         )
-    return full, square if covariance.has_matrices(states.kind) else np.diagonal(square, axis1=1, axis2=2).copy()
+    return full, square if scale_matrices.has_matrices(states.kind) else np.diagonal(square, axis1=1, axis2=2).copy()

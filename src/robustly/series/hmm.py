@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import os
 import warnings
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy import stats
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
+from robustly._runtime.estimator import with_parameters
+from robustly._runtime.threads import on_one_thread
+from robustly.approx.t_rows import log_tails
 from robustly.errors import ConvergenceWarning, ModelError, NotFittedError, PersistError
-from robustly.mixture import covariance
-from robustly.mixture.ecm import Components
-from robustly.mixture.passes import on_one_thread
+from robustly.fit.t_components import Components
+from robustly.model import scale_matrices
 from robustly.result import persist
-from robustly.result.outliers import benjamini_hochberg
+from robustly.result.strayed_rows import StrayedRows, fit_strayed_rows
 from robustly.series import emissions, recursions
 from robustly.series.baumwelch import HMMRun, run_baum_welch
 from robustly.series.hmm_settings import check_hmm_settings, read_rows, start_chain
 
+# How often the law of outliers and the states' probabilities are found from each other.
+ROUNDS = 2
 FITTED = ("startprob_", "transmat_", "means_", "covariances_", "dofs_")
 
 
+@with_parameters
 class RobustGaussianHMM(BaseEstimator):
     r"""A hidden Markov model that outliers do not pull apart: every state has a multivariate t law.
 
@@ -58,7 +63,8 @@ class RobustGaussianHMM(BaseEstimator):
     means_, dofs_ : (K, d), (K,); infinite ν for a normal state
     covariances_ : scale matrices in scikit-learn's shapes; `covars_` has them as (K, d, d)
     log_likelihood_, history_, n_iter_, converged_ : of the fit
-    tail_probabilities_ : of the fitted rows, see :meth:`outliers`
+    outlier_probabilities_, tail_probabilities_ : of the fitted rows, see :meth:`outliers`
+    core_spread_, wide_ : the two-part law that outliers are judged by
 
     Example
     -------
@@ -77,32 +83,17 @@ class RobustGaussianHMM(BaseEstimator):
     Wang & Blei 2018, A general method for robust Bayesian modeling.
     """
 
-    def __init__(
-        self,
-        n_components: int = 1,
-        covariance_type: str = "full",
-        *,
-        dof: str | float = "fit",
-        tied_dof: bool = True,
-        tol: float = 1e-6,
-        reg_covar: float | None = None,
-        max_iter: int = 500,
-        n_init: int = 1,
-        init_params: str = "stmc",
-        params: str = "stmc",
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.covariance_type = covariance_type
-        self.dof = dof
-        self.tied_dof = tied_dof
-        self.tol = tol
-        self.reg_covar = reg_covar
-        self.max_iter = max_iter
-        self.n_init = n_init
-        self.init_params = init_params
-        self.params = params
-        self.random_state = random_state
+    n_components: int = field(default=1, kw_only=False)
+    covariance_type: str = field(default="full", kw_only=False)
+    dof: str | float = "fit"
+    tied_dof: bool = True
+    tol: float = 1e-6
+    reg_covar: float | None = None
+    max_iter: int = 500
+    n_init: int = 1
+    init_params: str = "stmc"
+    params: str = "stmc"
+    random_state: Any = None
 
     @on_one_thread
     def fit(self, X: Any, lengths: Any = None) -> RobustGaussianHMM:
@@ -117,7 +108,7 @@ class RobustGaussianHMM(BaseEstimator):
             runs.append(run_baum_welch(patterns, ends, chain, rules))
         best = max(runs, key=lambda run: run.log_likelihood)
         self._keep(best, rows.shape[1])
-        self.tail_probabilities_ = self._tails(rows, ends)
+        self.tail_probabilities_, self.outlier_probabilities_ = self._judge_rows(rows, ends)
         if not best.converged and self.max_iter > 0 and self.tol > 0:
             warnings.warn(
                 f"max_iter: {self.max_iter} steps were not enough; the log-likelihood per row still moved by more than tol="
@@ -140,10 +131,7 @@ class RobustGaussianHMM(BaseEstimator):
     def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, np.ndarray]:
         """The log likelihood of all rows, and the probabilities of the states at each, (T, K)."""
         _, ends, density = self._seen(X, lengths)
-        share = np.empty_like(density)
-        likelihood = recursions.forward(density, self.startprob_, self.transmat_, ends, share)
-        recursions.backward(self.transmat_, ends, share, np.zeros_like(self.transmat_))
-        return float(likelihood), share
+        return self._smooth(density, ends)
 
     @on_one_thread
     def score(self, X: Any, lengths: Any = None) -> float:
@@ -176,44 +164,57 @@ class RobustGaussianHMM(BaseEstimator):
     def outliers(
         self, fdr: float | None = None, level: float | None = None, *, X: Any = None, lengths: Any = None
     ) -> np.ndarray:
-        """Rows that do not belong to their state, farthest first: of the fitted rows, or of `X`.
+        """Rows that do not belong to their state, surest first: of the fitted rows, or of `X`.
 
-        A row's distance from its most probable state is compared with the normal *core* of that state, as wide as the nearer
-        half of its rows say. With `fdr` (0.05 unless told) the list is that of Benjamini & Hochberg; with `level`, all rows
-        with a smaller tail probability. Rows without any value are never listed.
+        The states' laws are given a second, *two-part* form, a normal core and a rare wide part, and the probability that a row
+        does not belong is that of the wide part (`outlier_probabilities_`; see :mod:`robustly.result.strayed_rows`). The list
+        holds an expected share of at most `fdr` (0.05 unless told) rows of the core, as tail probabilities under the core tell;
+        with `level`, all rows with a smaller tail probability. Where t laws describe the rows better than two parts do, the states
+        have heavy tails, and tails are those of the t laws. Rows without any value are never listed.
         """
         self._check_fitted()
         if fdr is not None and level is not None:
             raise ModelError("outliers takes fdr= or level=, not both.")
+        law = StrayedRows(self.core_spread_, **self.wide_)
         if X is None:
-            tail = self.tail_probabilities_
-        else:
-            rows, ends = read_rows(X, lengths, self.n_features_in_)
-            tail = self._tails(rows, ends, self.core_spread_)
-        if level is None:
-            chosen = benjamini_hochberg(tail, 0.05 if fdr is None else fdr)
-        elif 0 < level < 1:
-            chosen = np.flatnonzero(tail < level)
-        else:
-            raise ModelError(f"level is a probability between 0 and 1; got {level}.")
-        return chosen[np.argsort(tail[chosen], kind="stable")]
+            return law.listed(self.tail_probabilities_, self.outlier_probabilities_, fdr, level)
+        return law.listed(*self._judge_rows(*read_rows(X, lengths, self.n_features_in_), law), fdr, level)
 
-    def _tails(self, rows: np.ndarray, ends: np.ndarray, spread: np.ndarray | None = None) -> np.ndarray:
-        """Tail probability of every row in the core of its most probable state; sets `core_spread_` if none is given."""
+    @on_one_thread
+    def _judge_rows(
+        self, rows: np.ndarray, ends: np.ndarray, law: StrayedRows | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Tail probability, and the probability of not belonging, by row.
+
+        Without a `law`, it is fitted to these rows and kept in `core_spread_` and `wide_`.
+        """
         patterns, states = emissions.sort_rows(rows), self._states()
-        share = self.predict_proba(rows, np.diff(np.concatenate([[0], ends])))
-        label = share.argmax(axis=1)
+        density = emissions.densities(patterns, states, len(rows))
         distance, known = emissions.distances(patterns, states, len(rows))
-        own = distance[np.arange(len(rows)), label]
-        full = known == rows.shape[1]
-        if spread is None:
-            spread = np.ones(len(states.means))
-            for k in range(len(spread)):
-                mine = own[full & (label == k)]
-                if len(mine) > 2 * rows.shape[1]:
-                    spread[k] = max(np.median(mine) / stats.chi2(rows.shape[1]).median(), 1e-300)
-            self.core_spread_ = spread
-        return np.where(known > 0, stats.chi2(np.maximum(known, 1)).sf(own / spread[label]), 1.0)
+        heavy = log_tails(distance, known, self.dofs_)
+        base = density - heavy
+        share = self._smooth(density, ends)[1]
+        for _ in range(ROUNDS if law is None else 0):
+            found = fit_strayed_rows(distance, known, share, heavy)
+            if not found.is_better:
+                break
+            # A row far from its neighbours' state is an outlier, or a visit of another state: the two-part law weighs them.
+            share = self._smooth(base + np.logaddexp(*found.logs(distance, known)), ends)[1]
+        if law is None:
+            law = found
+            self.core_spread_ = law.core
+            self.wide_ = {"share": law.share, "width": law.width, "weight": law.weight}
+        elif law.is_better:
+            share = self._smooth(base + np.logaddexp(*law.logs(distance, known)), ends)[1]
+        tail = law.tails(distance, known, share, self.dofs_)
+        return tail, law.probability(distance, known, share)
+
+    def _smooth(self, density: np.ndarray, ends: np.ndarray) -> tuple[float, np.ndarray]:
+        """Log likelihood and the states' probabilities at every row, from log densities (T, K)."""
+        share = np.empty_like(density)
+        likelihood = recursions.forward(density, self.startprob_, self.transmat_, ends, share)
+        recursions.backward(self.transmat_, ends, share, np.zeros_like(self.transmat_))
+        return float(likelihood), share
 
     # ------------------------------------------------------------------ the model
 
@@ -221,7 +222,7 @@ class RobustGaussianHMM(BaseEstimator):
     def covars_(self) -> np.ndarray:
         """Scale matrices (K, d, d), whatever the covariance type."""
         self._check_fitted()
-        return np.array(covariance.matrices(self.covariance_type, self.covariances_, *self.means_.shape))
+        return np.array(scale_matrices.matrices(self.covariance_type, self.covariances_, *self.means_.shape))
 
     def get_stationary_distribution(self) -> np.ndarray:
         """How often the chain is in each state in the long run."""
@@ -255,7 +256,9 @@ class RobustGaussianHMM(BaseEstimator):
     def _n_parameters(self) -> int:
         size, dim = self.means_.shape
         dofs = 0 if self.dof != "fit" else 1 if self.tied_dof else size
-        return covariance.free_numbers(self.covariance_type, size, dim) + size * dim + (size - 1) * (size + 1) + dofs
+        return (
+            scale_matrices.free_numbers(self.covariance_type, size, dim) + size * dim + (size - 1) * (size + 1) + dofs
+        )
 
     def bic(self, X: Any, lengths: Any = None) -> float:
         """Bayesian information criterion: lower is better. Rows without any value do not count."""
@@ -268,7 +271,7 @@ class RobustGaussianHMM(BaseEstimator):
         return -2.0 * self.score(X, lengths) + 2.0 * self._n_parameters()
 
     def _states(self) -> Components:
-        factors = covariance.factor(self.covariance_type, self.covariances_)
+        factors = scale_matrices.factor(self.covariance_type, self.covariances_)
         size = len(self.means_)
         return Components(
             self.covariance_type, np.full(size, 1.0 / size), self.means_, self.covariances_, factors, self.dofs_

@@ -2,47 +2,29 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
 from robustly.errors import DataError, ModelError
-from robustly.mixture import covariance
-from robustly.mixture.ecm import Components, Rules
-from robustly.mixture.settings import floor_of
-from robustly.mixture.start import make_start
+from robustly.fit.t_components import Components, Rules
+from robustly.fit.t_settings import LARGEST_VALUE, check_t_settings, floor_of
+from robustly.fit.t_start import make_start
+from robustly.model import scale_matrices
 from robustly.series.baumwelch import Chain, HMMRules
 
 START_DOF = 5.0
 # States last for some steps before they change, to begin with.
 STAY = 0.8
-# Squares of larger numbers overflow when they are added up.
-LARGEST_VALUE = 1e140
 
 
 def check_hmm_settings(model: Any) -> None:
     """Raise a ModelError for a setting that cannot be followed."""
-    for name, least in (("n_components", 1), ("max_iter", 0), ("n_init", 1)):
-        value = getattr(model, name)
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise ModelError(f"{name} is a whole number of {least} or more; got {value!r}.")
-    if model.covariance_type not in covariance.KINDS:
-        raise ModelError(f"covariance_type is one of {', '.join(covariance.KINDS)}; got {model.covariance_type!r}.")
-    if model.dof != "fit" and (not _number(model.dof) or not model.dof > 0):
-        raise ModelError(f'dof is "fit", a positive number, or numpy.inf for normal states; got {model.dof!r}.')
-    if not _number(model.tol) or not 0 <= model.tol < np.inf:
-        raise ModelError(f"tol is a number of 0 or more; got {model.tol!r}.")
-    if model.reg_covar is not None and (not _number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
-        raise ModelError(f"reg_covar is None or a number of 0 or more; got {model.reg_covar!r}.")
+    check_t_settings(model, {}, "normal states")
     for name in ("init_params", "params"):
         value = getattr(model, name)
         if not isinstance(value, str) or set(value) - set("stmc"):
             raise ModelError(f'{name} has letters of "stmc" (start, transitions, means, covariances); got {value!r}.')
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value))
 
 
 def read_rows(X: Any, lengths: Any, dim: int | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -92,8 +74,8 @@ def start_chain(model: Any, rows: np.ndarray, random: np.random.RandomState) -> 
         given["means"] = _given(model, "means_", (size, dim))
     states = make_start(filled, size, "robust", rules, random, given, dof)
     if "c" not in init:
-        shape = _given(model, "covariances_", covariance.public_shape(kind, size, dim))
-        states = Components(kind, states.weights, states.means, shape, covariance.factor(kind, shape), states.dofs)
+        shape = _given(model, "covariances_", scale_matrices.public_shape(kind, size, dim))
+        states = Components(kind, states.weights, states.means, shape, scale_matrices.factor(kind, shape), states.dofs)
     return Chain(start, transition, states), HMMRules(rules, model.params, model.tol, model.max_iter)
 
 
@@ -107,6 +89,10 @@ def filled_rows(rows: np.ndarray, size: int) -> np.ndarray:
     if len(known) < size:
         raise DataError(
             f"{len(known)} rows have a value for n_components={size}; each state needs at least one. Lower n_components."
+        )
+    if (np.nanmax(known, axis=0) == np.nanmin(known, axis=0)).all():
+        raise DataError(
+            "every column of X is constant: nothing varies that could be fitted. Check which columns were read."
         )
     complete = rows[~gaps.any(axis=1)]
     if len(complete) >= max(10 * size * rows.shape[1], len(known) // 2):

@@ -34,6 +34,8 @@ from robustly.series.meanfield import LARGEST_DOF
 POINTS = 41
 TAIL = 1e-7
 MAX_ROUNDS = 60
+# Log variances that change by more than this are not at their place.
+OPEN = 1.0
 
 
 @dataclass(frozen=True)
@@ -170,16 +172,37 @@ def leave_out(
 ) -> LeftOut:
     """Match the variances to the precisions' laws until they move by less than `tol` in the evidence."""
     factors = model.ones() if start is None else start
-    value = -np.inf
-    damp = 1.0
+    value, held = -np.inf, None
     for rounds in range(1, max_rounds + 1):
         smoothed = model.smooth(params, factors)
         tilted = tilt(model, dofs, factors, smoothed, keep)
         before, value = value, smoothed.log_likelihood + float(tilted.gain.sum())
-        moved = np.abs(np.log(tilted.variance / factors)).max(initial=0.0)
-        if abs(value - before) <= tol * max(1.0, abs(value)) or moved < 1e-7 or rounds == max_rounds:
-            break
-        # Neighbouring steps that answer each other may go to and fro; half steps then.
-        damp = 0.5 if rounds >= 12 else 1.0
-        factors = factors * (tilted.variance / factors) ** damp
-    return LeftOut(value, factors, smoothed, tilted, rounds)
+        change = np.log(tilted.variance / factors)
+        moved = np.abs(change).max(initial=0.0)
+        found = LeftOut(value, factors, smoothed, tilted, rounds)
+        if abs(value - before) <= tol * max(1.0, abs(value)) or moved < 1e-7:
+            return found
+        if rounds < max_rounds:
+            held = found
+            # Neighbouring steps that answer each other may go to and fro; half steps then.
+            factors = factors * np.exp((0.5 if rounds >= 12 else 1.0) * _in_turn(model, change, tilted.gain))
+    # Where variances still go to and fro, the higher value counts the same jump at several steps.
+    return found if held is None or moved < OPEN or found.evidence <= held.evidence else held
+
+
+def _in_turn(model: Disturbances, change: np.ndarray, gain: np.ndarray) -> np.ndarray:
+    """Changes of the log variances, of which a run of steps that would all explain one jump of the state makes only the likeliest.
+
+    Together they would explain it many times, and all go back in the next round.
+    """
+    found = change.copy()
+    for s, site in enumerate(model.sites):
+        grows = change[s] > OPEN
+        if not site.is_break or grows.sum() < 2:
+            continue
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], grows, [False]])))
+        found[s][grows] = 0.0
+        for low, high in zip(edges[::2], edges[1::2]):
+            best = low + int(np.argmax(gain[s, low:high]))
+            found[s, best] = change[s, best]
+    return found

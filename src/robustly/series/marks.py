@@ -28,7 +28,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaln, expit
 
-from robustly.errors import ModelError
 from robustly.series.disturbances import Disturbances, Smoothed
 
 SHARE_PRIOR = (1.0, 30.0)
@@ -342,12 +341,3 @@ def apart(order: np.ndarray, within: int) -> np.ndarray:
         if all(abs(int(step) - one) > within for one in kept):
             kept.append(int(step))
     return np.array(kept, dtype=int)
-
-
-def by_local_fdr(probability: np.ndarray, fdr: float) -> np.ndarray:
-    """Steps in order of their probability while the mean of one minus it stays below `fdr`."""
-    if not 0 < fdr < 1:
-        raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
-    order = np.argsort(-probability, kind="stable")
-    false = np.cumsum(1.0 - probability[order]) / np.arange(1, len(order) + 1)
-    return order[false <= fdr]

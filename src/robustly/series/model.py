@@ -10,16 +10,20 @@ import numpy as np
 
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.outcome import Outcome, warn_unless_converged
+from robustly.result.fit import Fit
 from robustly.series import meanfield, search
 from robustly.series.disturbances import Disturbances, free_steps, read_start
 from robustly.series.meanfield import LARGEST_DOF
-from robustly.series.result import SeriesFit
+from robustly.series.result import FittedSeries, series_fit
 from robustly.series.source import StateSpaceSource, components_of
+from robustly.series.space import Best, Space
 
 METHODS = ("sampled", "leave-one-out", "bound", "em")
 # More degrees of freedom than this are the normal.
 NEARLY_NORMAL = 0.6 * LARGEST_DOF
 DRAWS = 200
+# Beyond this shape of their tail, weights do not tell their own error (Vehtari et al. 2024).
+MOST_SHAPE = 0.7
 HOW = {
     "sampled": "importance sampling of the precisions",
     "leave-one-out": "leaving one step out at a time",
@@ -60,7 +64,7 @@ class LocalizedSeries:
         seed: int = 0,
         max_steps: int = 100,
         rtol: float = 1e-8,
-    ) -> SeriesFit:
+    ) -> Fit:
         r"""Fit the law of the precisions and the model's own parameters.
 
         ``"sampled"`` maximises the evidence by importance sampling of the precisions, from the leave-one-out estimate on; where
@@ -83,7 +87,7 @@ class LocalizedSeries:
         plain, likelihood = search.gaussian(model, read_start(model.model, start))
         held = dict(self.held)
         while True:
-            space = search.Space(model, held)
+            space = Space(model, held)
             best = self._search(space, plain, likelihood, method, draws, seed, max_steps, rtol)
             dofs = space.split(best.vector)[1]
             light = [s for s in space.fitted if dofs[s] >= NEARLY_NORMAL]
@@ -94,8 +98,8 @@ class LocalizedSeries:
         warn_unless_converged(fit.outcome)
         return fit
 
-    def _search(self, space: search.Space, plain: np.ndarray, likelihood: float, method: str, draws: int, seed: int,
-                max_steps: int, rtol: float) -> search.Best:  # fmt: skip
+    def _search(self, space: Space, plain: np.ndarray, likelihood: float, method: str, draws: int, seed: int,
+                max_steps: int, rtol: float) -> Best:  # fmt: skip
         if all(np.isinf(space.held.get(s, 1.0)) for s in range(len(self.disturbances.sites))):
             return search.at_gaussian(space, plain, likelihood)
         if method in ("bound", "em"):
@@ -107,9 +111,7 @@ class LocalizedSeries:
         return search.by_sampling(space, best, draws, seed) if method == "sampled" else best
 
 
-def _result(
-    space: search.Space, best: search.Best, plain: np.ndarray, likelihood: float, seed: int, limit: list[int]
-) -> SeriesFit:
+def _result(space: Space, best: Best, plain: np.ndarray, likelihood: float, seed: int, limit: list[int]) -> Fit:
     model = space.model
     params, dofs = space.split(best.vector)
     labels, scales = _parameter_labels(space)
@@ -121,51 +123,60 @@ def _result(
     outcome, notes = _told_search(model, best, dofs, likelihood, limit)
     endog = np.array(model.model.endog, dtype=float)
     values = endog.reshape(len(endog), -1)
-    return SeriesFit(
+    told = FittedSeries(
+        sites=[site.name for site in model.sites],
+        break_sites=[site.is_break for site in model.sites],
+        held={model.sites[s].name: value for s, value in space.held.items()},
+        log_likelihood_error=float(np.hypot(sampled.error, best.lost))
+        if sampled
+        else 0.0
+        if best.kind in ("bound", "gaussian")
+        else float("nan"),
+        effective_draws=sampled.effective if sampled else 0.0,
+        bound=found.bound,
+        classical_log_likelihood=likelihood,
+        classical_parameters=dict(zip(model.parameter_names, plain.tolist())),
+        observed=~np.isnan(values).all(axis=1),
+        series=values,
+        steps=step_names(model.model),
+        weights=np.where(free_steps(model, dofs), best.left.tilted.mean, 1.0),
+        factors=best.left.factors,
+        smoothed=components_of(model, params, best.left.factors),
+        seed=seed,
+        behind=StateSpaceSource(model, params, dofs, best.left.factors, best.draws, sampled),
+    )
+    return series_fit(
+        told,
         parameters=dict(zip(labels, flat.tolist())),
         labels=labels,
         vector=best.vector,
         jacobian=_natural_slopes(space, best.vector),
         curve=best.curve,
-        evidence=pieces,
-        log_likelihood=best.value,
-        log_likelihood_error=sampled.error if sampled else 0.0 if best.kind in ("bound", "gaussian") else float("nan"),
-        effective_draws=sampled.effective if sampled else 0.0,
-        bound=found.bound,
-        classical_log_likelihood=likelihood,
-        classical_parameters=dict(zip(model.parameter_names, plain.tolist())),
+        objective=best.value,
+        evidence_by_row=pieces,
+        weight=told.observed.astype(float),
         outcome=outcome,
         approximation=HOW[best.kind],
-        sites=[site.name for site in model.sites],
-        break_sites=[site.is_break for site in model.sites],
-        observed=~np.isnan(values).all(axis=1),
-        values=values[:, 0] if values.shape[1] == 1 else values,
-        steps=step_names(model.model),
-        weights=np.where(free_steps(model, dofs), best.left.tilted.mean, 1.0),
-        factors=best.left.factors,
-        smoothed=components_of(model, params, best.left.factors),
         is_bound=best.kind == "bound",
         notes=tuple(notes),
         limits={model.sites[s].name: {"dof": float("inf")} for s in limit},
         scales=scales,
         history=list(best.history),
-        seed=seed,
-        source=StateSpaceSource(model, params, dofs, best.left.factors, best.draws, sampled),
     )
 
 
-def _parameter_labels(space: search.Space) -> tuple[list[str], list[str]]:
+def _parameter_labels(space: Space) -> tuple[list[str], list[str]]:
     model = space.model
     labels = [f"{model.sites[s].name}.dof" for s in space.fitted]
     own = {site.parameter: site.name for site in model.sites}
     scales = ["log"] * len(labels)
     for i, name in enumerate(model.parameter_names):
         labels.append(f"{own[i]}.scale" if i in own else name)
-        scales.append("log" if i in own or name.startswith(("sigma2", "var.")) else "real")
+        scales.append("variance" if i in own or name.startswith(("sigma2", "var.")) else "real")
     return labels, scales
 
 
-def natural(space: search.Space, vector: np.ndarray) -> np.ndarray:
+def natural(space: Space, vector: np.ndarray) -> np.ndarray:
     """Fitted degrees of freedom, then the model's parameters, with standard deviations for localized variances."""
     params, dofs = space.split(vector)
     values = params.copy()
@@ -174,7 +185,7 @@ def natural(space: search.Space, vector: np.ndarray) -> np.ndarray:
     return np.concatenate([dofs[space.fitted], values])
 
 
-def _natural_slopes(space: search.Space, vector: np.ndarray, step: float = 1e-5) -> np.ndarray:
+def _natural_slopes(space: Space, vector: np.ndarray, step: float = 1e-5) -> np.ndarray:
     shifts = step * np.eye(len(vector))
     return np.stack(
         [(natural(space, vector + one) - natural(space, vector - one)) / (2 * step) for one in shifts], axis=1
@@ -182,7 +193,7 @@ def _natural_slopes(space: search.Space, vector: np.ndarray, step: float = 1e-5)
 
 
 def _told_search(
-    model: Disturbances, best: search.Best, dofs: np.ndarray, likelihood: float, limit: list[int]
+    model: Disturbances, best: Best, dofs: np.ndarray, likelihood: float, limit: list[int]
 ) -> tuple[Outcome, list[str]]:
     outcome, notes = best.outcome, []
     if limit:
@@ -196,6 +207,11 @@ def _told_search(
         notes.append(
             f"fewer than 20 importance draws would count here ({best.effective:.1f} did), so the log likelihood is the "
             "leave-one-out approximation; its error is not known."
+        )
+    if best.sampled is not None and best.sampled.tail_shape > MOST_SHAPE:
+        notes.append(
+            f"a few importance draws carry the log likelihood (Pareto k {best.sampled.tail_shape:.2f}): its error may be larger than "
+            "told. Compare seeds, or take more draws."
         )
     if best.kind == "bound":
         notes.append("the log likelihood is a lower bound; it favours light tails.")

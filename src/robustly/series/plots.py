@@ -2,45 +2,19 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from robustly.errors import ModelError
+from robustly.result.figure_style import in_style
 
 LINE, QUIET, OUTLIER, BREAK, BAND = "#1d6f8a", "#8a9296", "#a3195b", "#b8552f", "#c9dde3"
-STYLE = {
-    "text.parse_math": False,
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 9,
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#777777",
-    "xtick.color": "#444444",
-    "ytick.color": "#444444",
-    "axes.labelcolor": "#222222",
-}
 WIDTH = 6.4
 MOST_NAMED = 6
 # A break is shown where the series is sure of one within so many steps.
 NEAR = 2
 MOST_TICKS = 7
-
-
-def _drawn(make: Callable[..., Any]) -> Callable[..., Any]:
-    """Draw with our style and leave matplotlib's settings as they were."""
-
-    @functools.wraps(make)
-    def styled(*args: Any, **kwargs: Any) -> Any:
-        from matplotlib import rc_context
-
-        with rc_context(STYLE):
-            return make(*args, **kwargs)
-
-    return styled
 
 
 def _new_figure(rows: int, height: float) -> tuple[Any, Any]:
@@ -69,7 +43,7 @@ def _only_series(fit: Any) -> np.ndarray:
     return fit.values
 
 
-@_drawn
+@in_style
 def plot_series(fit: Any, ahead: Any = None, fdr: float = 0.05) -> Any:
     """The series, its level with a 90 % band, outliers and breaks; and the forecast `ahead`, if one is given."""
     values, steps = _only_series(fit), fit.steps
@@ -106,7 +80,7 @@ def plot_series(fit: Any, ahead: Any = None, fdr: float = 0.05) -> Any:
     return figure
 
 
-@_drawn
+@in_style
 def plot_components(fit: Any) -> Any:
     """Every smoothed component with its 90 % band, one below the other."""
     names = [name for name in fit.smoothed if name != "signal"][:6] or ["signal"]
@@ -121,7 +95,7 @@ def plot_components(fit: Any) -> Any:
     return figure
 
 
-@_drawn
+@in_style
 def plot_precision(fit: Any) -> Any:
     """E[λ] of every localized disturbance by step: near zero where it is out of the ordinary."""
     figure, panels = _new_figure(len(fit.sites), 0.5 + 1.4 * len(fit.sites))

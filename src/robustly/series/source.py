@@ -9,6 +9,7 @@ import numpy as np
 from scipy.special import gammaincinv
 
 from robustly.errors import DataError, ModelError
+from robustly.result.laws import LEVELS, RowPosterior
 from robustly.series.disturbances import Disturbances, clone, free_steps
 from robustly.series.forecast import Forecast, NormalMixture
 from robustly.series.leaveout import leave_out
@@ -66,6 +67,20 @@ class StateSpaceSource:
             {move: sum(w * found.accepted[move] for w, (found, _) in zip(share, parts)) for move in parts[0][0].accepted},
             np.concatenate([found.drawn[:, :, part] for found, part in parts], axis=2),
         )  # fmt: skip
+
+    def precisions(self, site: int) -> RowPosterior:
+        """What is believed of every step's precision, the states integrated out and other steps at their fitted place."""
+        left = leave_out(self.model, self.params, self.dofs, self.factors, max_rounds=1, keep=True)
+        tilted = left.tilted
+        grid = np.exp(tilted.low[site][:, None] + tilted.step[site][:, None] * np.arange(tilted.log_density.shape[2]))
+        share = np.exp(tilted.log_density[site] - tilted.log_density[site].max(axis=1, keepdims=True))
+        share /= share.sum(axis=1, keepdims=True)
+        mean = (share * grid).sum(axis=1)
+        sd = np.sqrt(np.maximum((share * (grid - mean[:, None]) ** 2).sum(axis=1), 0.0))
+        # The middle of a point's share lies at the point.
+        below = np.cumsum(share, axis=1) - 0.5 * share
+        quantile = np.stack([np.interp(LEVELS, *pair) for pair in zip(below, grid)])
+        return RowPosterior(mean, sd, LEVELS, quantile)
 
     def past(self, number: int, random: np.random.Generator) -> np.ndarray:
         """Draws of the past variance factors given the series, (number, S, T)."""

@@ -32,7 +32,7 @@ class Finding:
     table: Table = ()
 
 
-def judge(sides: Iterable[int]) -> str:
+def verdict_on(sides: Iterable[int]) -> str:
     """The verdict on a claim of being better."""
     known = list(sides)
     better = sum(side < 0 for side in known)
@@ -80,7 +80,7 @@ def _better(
     found = f"Better / even / worse over {len(levels)} levels: {by_loss}."
     few = any(len(each.differences) < 3 for each in all_of.values())
     head = (variant_axis(variant), *(f"{level:g}" for level in levels))
-    return Finding(where, claim, found, UNDECIDED if few else judge(sides), (head, *rows))
+    return Finding(where, claim, found, UNDECIDED if few else verdict_on(sides), (head, *rows))
 
 
 def _score(sides: Sequence[int]) -> str:
@@ -107,7 +107,7 @@ def _grows(
         texts.append(f"{loss.words}: {_trend_words(trends[-1])}")
         shown.append((f"{loss.words}, {'ratio' if loss.relative else 'difference'}", *map(str, each)))
     few = any(len(each.differences) < 3 for each in trends)
-    verdict = UNDECIDED if few else judge(each.side for each in trends)
+    verdict = UNDECIDED if few else verdict_on(each.side for each in trends)
     return Finding(where, claim, f"{'; '.join(texts)}.", verdict, tuple(shown))
 
 
@@ -194,7 +194,7 @@ def _nb_gap(lines: pd.DataFrame) -> Finding:
     claim = "The gain over the negative binomial is largest where there is much noise."
     few = any(len(each.differences) < 3 for each in trends)
     head = ("noise σ", *(f"{level:g}" for level in levels))
-    verdict = UNDECIDED if few else judge(each.side for each in trends)
+    verdict = UNDECIDED if few else verdict_on(each.side for each in trends)
     return Finding("5.1, Poisson", claim, f"By MSE, {'; '.join(texts)}.", verdict, (head, *rows))
 
 
@@ -236,7 +236,7 @@ def _topics_claims(lines: pd.DataFrame) -> list[Finding]:
         claim = f"Robust LDA predicts held-out words better than LDA over a range of numbers of topics ({corpus})."
         few = any(len(one.differences) < 2 for one in each)
         text = f"NLL per word, robust less plain: {shown}."
-        found.append(Finding("5.2", claim, text, UNDECIDED if few else judge(one.side for one in each)))
+        found.append(Finding("5.2", claim, text, UNDECIDED if few else verdict_on(one.side for one in each)))
         if (lines["method"] == "cache").any():
             found.append(_against_cache(lines, corpus, levels))
     return found
@@ -249,7 +249,7 @@ def _against_cache(lines: pd.DataFrame, corpus: str, levels: list[float]) -> Fin
     claim = f"Robust LDA predicts better than plain LDA with a cache of one parameter (ours, {corpus})."
     few = any(len(one.differences) < 2 for one in each)
     text = f"NLL per word, robust less cache: {shown}."
-    return Finding("5.2", claim, text, UNDECIDED if few else judge(one.side for one in each))
+    return Finding("5.2", claim, text, UNDECIDED if few else verdict_on(one.side for one in each))
 
 
 def _present(experiment: str, lines: pd.DataFrame) -> list[str]:

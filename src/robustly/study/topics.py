@@ -109,8 +109,8 @@ def run_topics(task: Task, seed: int, sources: tuple[CorpusSource, ...]) -> list
             line["seconds"] = round(time.process_time() - began, 3)
             line |= {"outcome": "max_steps" if caught else "converged", "passes": model.n_iter_}
             if kind is LDA:  # the same fit, with one number more: how far a document's own words predict its others
-                lines.append(line | _score(model, halves, cache=True) | {"method": CACHE})
-            line |= _score(model, halves)
+                lines.append(line | _completion_score(model, halves, cache=True) | {"method": CACHE})
+            line |= _completion_score(model, halves)
         except (ValueError, ArithmeticError) as error:
             line["failure"] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
         lines.append(line)
@@ -123,7 +123,7 @@ def _empty_line(task: Task, method: str) -> dict[str, Any]:
     return line | {"outcome": "failed", "failure": ""}
 
 
-def _score(model: Any, halves: Any, cache: bool = False) -> dict[str, Any]:
+def _completion_score(model: Any, halves: Any, cache: bool = False) -> dict[str, Any]:
     found = complete_documents(model, observed=halves.observed, held_out=halves.held_out, cache=cache)
     error = _error(found.per_document, halves.held_out)
     return {"nll": -found.per_word, "words": found.words, "error_of_documents": error}

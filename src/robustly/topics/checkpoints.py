@@ -17,33 +17,31 @@ import numpy as np
 
 from robustly.errors import PersistError
 from robustly.result import persist
-from robustly.topics.fitting import Run, Sums
-from robustly.topics.passes import Topics
+from robustly.topics.fitting import TopicsRun
+from robustly.topics.shared import TOPIC_ARRAYS, DrawnSums, Topics
 
 KIND = "topics checkpoint"
 # Seconds between two writes; a file of the state is some tens of bytes a token.
 BETWEEN = 60.0
-ARRAYS = ("eta", "total", "alpha", "share", "floor")
 _written: dict[str, float] = {}
 
 
-def keep(path: Any, run: Run) -> None:
+def keep(path: Any, run: TopicsRun) -> None:
     """Write the run, if `path` is not None and the last write is a while ago."""
     if path is None or run.done:
         return
     name = os.fspath(path)
     if time.monotonic() - _written.setdefault(name, -np.inf) < BETWEEN:
         return
-    documents = run.documents
     meta = {
         "print": fingerprint(run), "stage": run.stage, "made": run.made, "outcome": run.outcome, "history": run.history,
         "drawn_history": run.drawn_history, "validation": run.validation, "best_value": run.best_value,
         "since_best": run.since_best, "strength": run.topics.strength, "smoothing": run.smoothing,
-        "best_strength": None if run.best is None else run.best.strength, "warm": documents.warm,
+        "best_strength": None if run.best is None else run.best.strength,
     }  # fmt: skip
-    arrays = {name: getattr(run.topics, name) for name in ARRAYS} | documents.remembered()
+    arrays = run.topics.arrays() | run.documents.remembered()
     if run.best is not None:
-        arrays |= {f"best_{name}": getattr(run.best, name) for name in ARRAYS}
+        arrays |= {f"best_{name}": array for name, array in run.best.arrays().items()}
     if run.base is not None:
         arrays["base"] = run.base
     if run.sums is not None:
@@ -53,7 +51,7 @@ def keep(path: Any, run: Run) -> None:
     _written[name] = time.monotonic()
 
 
-def restore(path: Any, run: Run) -> None:
+def restore(path: Any, run: TopicsRun) -> None:
     """Take up the run that `path` holds, if there is one; one of other documents or settings is refused."""
     if path is None or not Path(path).exists():
         return
@@ -68,19 +66,19 @@ def restore(path: Any, run: Run) -> None:
             "fit with what it was begun with (random_state has to be a number)."
         )
     bursty = run.plan.bursty
-    run.topics = Topics(bursty=bursty, strength=meta["strength"], **{name: arrays[name] for name in ARRAYS})
+    run.topics = Topics(bursty=bursty, strength=meta["strength"], **{name: arrays[name] for name in TOPIC_ARRAYS})
     if meta["best_strength"] is not None:
-        best = {name: arrays[f"best_{name}"] for name in ARRAYS}
+        best = {name: arrays[f"best_{name}"] for name in TOPIC_ARRAYS}
         run.best = Topics(bursty=bursty, strength=meta["best_strength"], **best)
     for name in ("made", "outcome", "history", "drawn_history", "validation", "best_value", "since_best", "smoothing"):
         setattr(run, name, meta[name])
     run.base = arrays.get("base")
     if meta["stage"] == "drawn":
         run.begin_draws()
-        run.sums = Sums(
+        run.sums = DrawnSums(
             arrays["sum_tables"], arrays["sum_alpha"], arrays["sum_total"], meta["log_strength"], meta["number"]
         )
-    run.documents.recall(arrays, meta["warm"])
+    run.documents.recall(arrays)
 
 
 def remove(path: Any) -> None:
@@ -90,11 +88,9 @@ def remove(path: Any) -> None:
         _written.pop(os.fspath(path), None)
 
 
-def fingerprint(run: Run) -> str:
+def fingerprint(run: TopicsRun) -> str:
     """A digest of the documents, the plan and the seeds."""
-    digest = hashlib.sha256()
-    for part in (run.counts.indptr, run.counts.indices, run.counts.data):
-        digest.update(np.ascontiguousarray(part).tobytes())
+    digest = hashlib.sha256(run.seen.uses.tobytes() + str(run.seen.prints).encode())
     plan = {name: str(value) for name, value in asdict(run.plan).items()}
     digest.update(repr([(field.name, plan[field.name]) for field in fields(run.plan)]).encode())
     if run.seeds is not None:

@@ -6,10 +6,9 @@ Every reader names the file and line, or the document and word, of the first thi
 from __future__ import annotations
 
 import gzip
-import math
 import operator
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,10 +18,7 @@ from scipy import sparse
 
 from robustly.errors import DataError, SupportError
 from robustly.result.persist import atomic
-
-Source = str | os.PathLike[str]
-# Ids beyond this are taken for damage: a table with so many words would not fit any memory.
-LARGEST_ID = 2**31 - 2
+from robustly.topics.corpus_files import LARGEST_ID, Source, build_counts, read_vocabulary, read_word_counts
 
 
 @dataclass(frozen=True)
@@ -156,7 +152,9 @@ class Corpus:
                 known = {i: word for word, i in known.items()}
             size = max((*known, *ids), default=-1) + 1
             words = tuple(str(known.get(i, f"#{i}")) for i in range(size))
-        return cls(_build(rows, ids, counts, (number + 1, len(words) if words else max(ids, default=-1) + 1)), words)
+        return cls(
+            build_counts(rows, ids, counts, (number + 1, len(words) if words else max(ids, default=-1) + 1)), words
+        )
 
     @classmethod
     def from_matrix(cls, counts: Any, vocabulary: Sequence[str] | None = None) -> Corpus:
@@ -202,16 +200,7 @@ class Corpus:
             )
         if words is not None:
             n_words = len(words)
-        with open_text(path) as stream:
-            lines = Lines(path, stream)
-            head = lines.peek(3)
-            if head and head[0].startswith("%%MatrixMarket"):
-                counts = _read_matrix_market(lines, n_words)
-            elif len(head) == 3 and all(len(line.split()) == 1 and line.strip().isdigit() for line in head):
-                counts = _read_uci(lines, n_words)
-            else:
-                counts = _read_ldac(lines, n_words)
-        return cls(counts, words)
+        return cls(read_word_counts(path, n_words), words)
 
     def write(self, path: Source) -> Path:
         """Write lda-c lines, ``pairs id:count …``, gzipped if the name ends in .gz."""
@@ -225,165 +214,6 @@ class Corpus:
             if packed is not None:
                 packed.close()
         return Path(path)
-
-
-class Lines:
-    """Lines of a file that know their number."""
-
-    def __init__(self, path: Source, stream: IO[str]) -> None:
-        self.path = os.fspath(path)
-        self.number = 0
-        self._stream = stream
-        self._ahead: list[str] = []
-
-    def peek(self, count: int) -> list[str]:
-        while len(self._ahead) < count:
-            line = self._read()
-            if not line:
-                break
-            self._ahead.append(line)
-        return self._ahead[:count]
-
-    def _read(self) -> str:
-        try:
-            return self._stream.readline()
-        except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise DataError(
-                f"{self.path}: damaged after line {self.number}: {error}. Fetch or make the file again."
-            ) from error
-
-    def __iter__(self) -> Iterator[str]:
-        while line := (self._ahead.pop(0) if self._ahead else self._read()):
-            self.number += 1
-            yield line
-
-    def error(self, text: str, kind: type[DataError] = DataError) -> DataError:
-        return kind(f"{self.path}, line {self.number}: {text}")
-
-    def count(self, text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise self.error(f'the count "{text}" is not a number. Expected a whole number.') from None
-        if not 0 <= value < math.inf or value != math.floor(value):
-            raise self.error(f"the count {text} is not a whole number from 0 up. Correct that line.", SupportError)
-        return value
-
-    def id(self, text: str, first: int, n_words: int | None, what: str = "word id") -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise self.error(f'the {what} "{text}" is not a whole number.') from None
-        last = (LARGEST_ID if n_words is None else n_words - 1) + first
-        if not first <= value <= last:
-            limit = f"up to {last}" if n_words is not None else f"up to {LARGEST_ID}"
-            raise self.error(
-                f"the {what} {value} is out of range; ids here go from {first} {limit}. Check the vocabulary."
-            )
-        return value - first
-
-
-def open_text(path: Source) -> IO[str]:
-    try:
-        with open(path, "rb") as probe:
-            packed = probe.read(2) == b"\x1f\x8b"
-        return gzip.open(path, "rt", encoding="utf-8") if packed else open(path, encoding="utf-8")
-    except OSError as error:
-        raise DataError(f"cannot read {os.fspath(path)}: {error.strerror}. Check the path.") from error
-
-
-def read_vocabulary(path: Source) -> tuple[str, ...]:
-    """One word per line."""
-    with open_text(path) as stream:
-        return tuple(line.strip() for line in Lines(path, stream))
-
-
-def _build(documents: Any, words: Any, counts: Any, shape: tuple[int, int]) -> sparse.csr_matrix:
-    table = sparse.coo_matrix((np.asarray(counts, float), (documents, words)), shape=shape).tocsr()
-    table.eliminate_zeros()
-    table.sort_indices()
-    return table
-
-
-def _read_ldac(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
-    documents: list[int] = []
-    words: list[int] = []
-    counts: list[float] = []
-    number = 0
-    for line in lines:
-        fields = line.split()
-        if not fields:
-            raise lines.error("an empty line; a document without words is written as 0.")
-        try:
-            pairs = int(fields[0])
-        except ValueError:
-            raise lines.error(
-                f'"{fields[0][:40]}" is not a number of pairs. Expected lda-c: pairs id:count id:count …'
-            ) from None
-        if pairs != len(fields) - 1:
-            raise lines.error(f"the line announces {pairs} pairs and has {len(fields) - 1}. It may be cut short.")
-        seen = set()
-        for field in fields[1:]:
-            word, colon, count = field.partition(":")
-            if not colon:
-                raise lines.error(f'"{field[:40]}" is not an id:count pair.')
-            i = lines.id(word, 0, n_words)
-            if i in seen:
-                raise lines.error(f"the word id {i} comes twice. Add its counts together.")
-            seen.add(i)
-            documents.append(number)
-            words.append(i)
-            counts.append(lines.count(count))
-        number += 1
-    if number == 0:
-        raise DataError(f"{lines.path} is empty. Expected one line per document.")
-    return _build(documents, words, counts, (number, n_words or max(words, default=-1) + 1))
-
-
-def _triples(lines: Lines, rows: int, columns: int, expected: int) -> sparse.csr_matrix:
-    if max(rows, columns) > LARGEST_ID:
-        raise lines.error(f"{rows} documents and {columns} words are announced, more than can be meant.")
-    documents: list[int] = []
-    words: list[int] = []
-    counts: list[float] = []
-    for line in lines:
-        fields = line.split()
-        if not fields:
-            continue
-        if len(fields) != 3:
-            raise lines.error(f"{len(fields)} fields; expected a document, a word and a count.")
-        documents.append(lines.id(fields[0], 1, rows, "document id"))
-        words.append(lines.id(fields[1], 1, columns))
-        counts.append(lines.count(fields[2]))
-    if len(counts) != expected:
-        raise lines.error(f"the file announces {expected} entries and has {len(counts)}. It may be cut short.")
-    return _build(documents, words, counts, (rows, columns))
-
-
-def _read_uci(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
-    rows, columns, entries = (int(line) for _, line in zip(range(3), lines))
-    if n_words is not None and n_words != columns:
-        raise lines.error(f"the file has {columns} words, and {n_words} were expected. Check the vocabulary.")
-    return _triples(lines, rows, columns, entries)
-
-
-def _read_matrix_market(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
-    iterator = iter(lines)
-    banner = next(iterator).split()
-    if [word.lower() for word in banner[1:3]] != ["matrix", "coordinate"] or banner[-1].lower() != "general":
-        raise lines.error("only general coordinate matrices hold a corpus. Write it with scipy.io.mmwrite.")
-    for line in iterator:
-        if not line.startswith("%"):
-            break
-    else:
-        raise lines.error("the line with the sizes is missing. The file may be cut short.")
-    fields = line.split()
-    if len(fields) != 3 or not all(field.isdigit() for field in fields):
-        raise lines.error("expected three sizes: documents, words, entries.")
-    rows, columns, entries = map(int, fields)
-    if n_words is not None and n_words != columns:
-        raise lines.error(f"the file has {columns} words, and {n_words} were expected. Check the vocabulary.")
-    return _triples(lines, rows, columns, entries)
 
 
 def _as_names(names: Sequence[str] | None) -> tuple[str, ...] | None:

@@ -112,7 +112,7 @@ def _weigh_bundle(bundle, alpha, total, bursty, n, row, weights, sums):
 
 
 @compiled()
-def _statistic(eta, count):
+def _table_counts(eta, count):
     """Expected table_counts of `count` tokens in one topic, η (ψ(η + n) − ψ(η)): a short sum where the count is small."""
     if count <= 16.0 and count == math.floor(count):
         table_counts = 1.0
@@ -124,8 +124,7 @@ def _statistic(eta, count):
 
 @compiled()
 def drawn(
-    first,
-    last,
+    numbers,
     starts,
     words,
     counts,
@@ -142,14 +141,16 @@ def drawn(
     slots,
     places,
     given,
+    table,
     evidence,
     alpha_table_counts,
     total_terms,
 ):
-    r"""Draw the topics of all tokens of documents ``first:last`` once; arguments as in `kernels.collapsed`, and
+    r"""Draw the topics of all tokens of a chunk of documents once; arguments as in `kernels.collapsed`, and
 
     Parameters
     ----------
+    numbers : (D,) the documents' places in the corpus
     fresh : nothing was drawn yet; the first draws are independent, from the expected counts in `state`
     together : tokens of a word that are all in one topic move together, which single moves seldom do: each holds back the
         others. Passes of both kinds in turn leave the posterior as it is
@@ -158,8 +159,7 @@ def drawn(
     places : topic of each token, read unless `fresh`, written
     given : the statistic that the last pass took from the document, at the first token of each word and topic; read,
         to be left out of the topics, and written
-    evidence : (D,) log probability of each token given the other tokens and their topics, summed, before the division
-        by (Σ α + tokens − 1); bundles are left out
+    evidence : (D,) log probability of each token given the other tokens and their topics, summed; bundles are left out
     """
     size = eta.shape[1]
     number = eta.dtype.type
@@ -171,9 +171,14 @@ def drawn(
     sums = np.empty((size + SEGMENT - 1) // SEGMENT, eta.dtype)
     here = np.zeros(size)
     unit = ones if bursty else share
+    led, weight = number(0), number(0)
     least = number(LEAST_ETA)
-    for d in range(first, last):
-        random = _mix(seed + np.uint64(d) * np.uint64(0xD1342543DE82EF95))
+    whole = 0.0
+    for k in range(size):
+        whole += alpha[k]
+    for d in range(starts.size - 1):
+        random = _mix(seed + np.uint64(numbers[d]) * np.uint64(0xD1342543DE82EF95))
+        length = 0.0
         logs = 0.0
         product = 1.0
         n[:] = 0
@@ -189,6 +194,8 @@ def drawn(
             word = words[j]
             begin, end = slots[j], slots[j + 1]
             bundle = counts[j] / (end - begin)
+            several = end - begin > 1
+            length += counts[j]
             source = eta[word]
             for k in range(size):
                 row[k] = source[k]
@@ -198,15 +205,15 @@ def drawn(
                     k = places[t]
                     if given[t] > 0:
                         row[k] = max(row[k] - share[k] * given[t], share[k] * floor[word], least)
-                if end - begin > 1:
+                if several:
                     for t in range(begin, end):
                         row[places[t]] += unit[places[t]] * bundle
-            if together and 1 < end - begin <= LONGEST_BURST and bundle == 1.0:
+            if together and several and end - begin <= LONGEST_BURST and bundle == 1.0:
                 was = places[begin]
-                alone = True
+                whole_burst = True
                 for t in range(begin + 1, end):
-                    alone = alone and places[t] == was
-                if alone:
+                    whole_burst = whole_burst and places[t] == was
+                if whole_burst:
                     count = number(end - begin)
                     n[was] -= count
                     row[was] -= unit[was] * count
@@ -217,45 +224,62 @@ def drawn(
                     for t in range(begin, end):
                         places[t] = k
                         given[t] = 0
-                    given[begin] = _statistic(float(max(row[k], least)), count) if bursty else count
+                    given[begin] = _table_counts(float(max(row[k], least)), count) if bursty else count
                     if k != was:
                         lead[was] = (alpha[was] + n[was]) / (total[was] + n[was]) if bursty else alpha[was] + n[was]
                         lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
                     continue
+            # A token that stays where it was leaves everything as it was, so the next one of its word in that topic has the
+            # same chances: `out_of` is the topic that one token is taken out of at present, for which they were weighed.
+            out_of = -1
             for t in range(begin, end):
-                was = places[t]
-                led = lead[was]
-                if not fresh:
-                    if end - begin > 1:
-                        row[was] -= unit[was] * bundle
-                    left = max(n[was] - bundle, 0.0)
-                    n[was] = left
-                    lead[was] = (alpha[was] + left) / (total[was] + left) if bursty else alpha[was] + left
+                was = np.int64(places[t])
+                if out_of < 0 or (was != out_of and not fresh):
+                    if not fresh:
+                        if out_of >= 0:
+                            n[out_of] += bundle
+                            row[out_of] += unit[out_of] * bundle
+                            lead[out_of] = led
+                        led = lead[was]
+                        if several:
+                            row[was] -= unit[was] * bundle
+                        left = max(n[was] - bundle, 0.0)
+                        n[was] = left
+                        lead[was] = (alpha[was] + left) / (total[was] + left) if bursty else alpha[was] + left
+                    if bundle == 1.0 or fresh:
+                        weight = _weigh(lead, row, sums)
+                    else:
+                        _weigh_bundle(bundle, alpha, total, bursty, n, row, weights, sums)
+                    out_of = was
+                random += np.uint64(0x9E3779B97F4A7C15)
+                uniform = (_mix(random) >> np.uint64(11)) * 2.0**-53
                 if bundle == 1.0 or fresh:
-                    product *= _weigh(lead, row, sums)
+                    product *= weight
                     if product < 1e-200 or product > 1e200:
                         logs += math.log(product)
                         product = 1.0
-                    random += np.uint64(0x9E3779B97F4A7C15)
-                    k = _choose(lead, row, sums, (_mix(random) >> np.uint64(11)) * 2.0**-53)
+                    k = _choose(lead, row, sums, uniform)
                 else:
-                    _weigh_bundle(bundle, alpha, total, bursty, n, row, weights, sums)
-                    random += np.uint64(0x9E3779B97F4A7C15)
-                    k = _choose(ones, weights, sums, (_mix(random) >> np.uint64(11)) * 2.0**-53)
+                    k = _choose(ones, weights, sums, uniform)
                 places[t] = k
-                n[k] += bundle
-                if not fresh:
-                    if end - begin > 1:
+                if fresh:
+                    n[k] += bundle
+                elif k != out_of:
+                    n[k] += bundle
+                    if several:
                         row[k] += unit[k] * bundle
-                    if k == was:
-                        lead[k] = led
-                    else:
-                        lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
-            if end - begin == 1:
+                    lead[k] = (alpha[k] + n[k]) / (total[k] + n[k]) if bursty else alpha[k] + n[k]
+                    out_of = -1
+            if out_of >= 0 and not fresh:
+                n[out_of] += bundle
+                lead[out_of] = led
+                if several:
+                    row[out_of] += unit[out_of] * bundle
+            if not several:
                 given[begin] = bundle
                 if bursty and bundle != 1.0:
                     k = places[begin]
-                    given[begin] = _statistic(float(max(row[k], least)), bundle)
+                    given[begin] = _table_counts(float(max(row[k], least)), bundle)
                 continue
             for t in range(begin, end):
                 here[places[t]] += bundle
@@ -264,22 +288,16 @@ def drawn(
                 given[t] = 0
                 if here[k] > 0:
                     prior = row[k] if fresh else row[k] - unit[k] * number(here[k])
-                    given[t] = _statistic(float(max(prior, least)), here[k]) if bursty else here[k]
+                    given[t] = _table_counts(float(max(prior, least)), here[k]) if bursty else here[k]
                     here[k] = 0
-        evidence[d] = logs + math.log(product)
+        evidence[d] = logs + math.log(product) - length * math.log(whole + max(length - 1.0, 0.0))
+        for j in range(starts[d], starts[d + 1]):
+            target = table[words[j]]
+            for t in range(slots[j], slots[j + 1]):
+                if given[t] > 0:
+                    target[places[t]] += given[t]
         for k in range(size):
             if n[k] > 0:
-                alpha_table_counts[k] += _statistic(float(alpha[k]), n[k])
+                alpha_table_counts[k] += _table_counts(float(alpha[k]), n[k])
                 if bursty:
-                    total_terms[k] += _statistic(float(total[k]), n[k]) / total[k]
-
-
-@compiled()
-def gather(first, last, words, word_starts, order, offset, slots, places, given, table_counts):
-    """Add a block's statistic to its words number ``first:last``, each in the order of its documents."""
-    for i in range(first, last):
-        target = table_counts[words[i]]
-        for j in range(word_starts[i], word_starts[i + 1]):
-            pair = order[j] + offset
-            for t in range(slots[pair], slots[pair + 1]):
-                target[places[t]] += given[t]
+                    total_terms[k] += _table_counts(float(total[k]), n[k]) / total[k]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,11 @@ from scipy.optimize import minimize_scalar
 from sklearn.utils import check_random_state
 
 from robustly.errors import DataError
+from robustly.rows.store import ByUnit, Data, Slot, Sums
 from robustly.topics.corpus import check_counts
-from robustly.topics.fitted import FittedTopics
-from robustly.topics.overlap import diversity_of
-from robustly.topics.passes import Documents, Topics, Workers
+from robustly.topics.passes import Asked, held, read_chunk, store_documents
+from robustly.topics.reading import diversity_of, npmi, ranked
+from robustly.topics.shared import Topics
 from robustly.topics.special import compiled
 
 
@@ -143,12 +143,12 @@ def complete_documents(
 
 def _chances_of(model: Any) -> Callable[[Split], np.ndarray]:
     """What gives the chance of each held-out (document, word) pair."""
-    if isinstance(model, FittedTopics):
-        model._check_fitted()
+    if hasattr(model, "read_new"):
+        model.check_fitted()
 
         def ours(halves: Split) -> np.ndarray:
-            model._read_new(halves.observed)
-            return chances(model._topics, halves, model.n_jobs)
+            model.read_new(halves.observed)
+            return chances(model.topics_, halves, model.n_jobs)
 
         return ours
     if hasattr(model, "components_") and hasattr(model, "doc_topic_prior_"):
@@ -193,25 +193,26 @@ def complete_halves(topics: Topics, halves: Split, n_jobs: int | None) -> np.nda
 
 def chances(topics: Topics, halves: Split, n_jobs: int | None) -> np.ndarray:
     """The chance of each held-out (document, word) pair given the document's observed half."""
-    documents = Documents(halves.observed, topics.size, topics.eta.dtype)
-    held = halves.held_out
-    found = np.zeros(held.nnz)
-    shared = (topics.eta, topics.alpha, topics.total, topics.bursty)
-    asked = (held.indptr.astype(np.int64), held.indices.astype(np.int32), found)
-    with Workers(n_jobs) as workers:
-        # What α and η predict does not depend on how they were fitted. Mean field blurs a half document's topics, the more
-        # the more topics there are; these counts come nearest to the predictions averaged over draws.
-        for block, out, _ in documents.infer(topics, workers):
-            given = (block.offset, documents.starts, documents.words, documents.counts, documents.state, out)
-            calls = [(a, b, *given, *shared, *asked) for a, b in pairwise(block.document_cuts)]
-            workers.run(_predict, calls)
-    return found
+    rows = store_documents(halves.observed, topics.eta.dtype, n_jobs)
+    rows = replace(rows, data=(*rows.data, halves.held_out))
+    # What α and η predict does not depend on how they were fitted. Mean field blurs a half document's topics, the more
+    # the more topics there are; these counts come nearest to the predictions averaged over draws.
+    slot = Slot()
+    rows.map(predict_pass, held(topics), into=slot)
+    return np.concatenate(rows.states(slot) or [np.zeros(0)])
+
+
+def predict_pass(asked: Asked, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, np.ndarray]:
+    """Of a chunk of observed halves with the held-out ones beside them, the latter's chances, kept pair by pair."""
+    out = np.empty((data[0].nnz, asked.topics.size), asked.topics.eta.dtype)
+    tokens, _, arrays = read_chunk(asked, data, out=out)
+    found = np.zeros(data[2].nnz)
+    _predict(*arrays, tokens, out, data[2].indptr.astype(np.int64), data[2].indices.astype(np.int32), found)
+    return {}, {}, found
 
 
 @compiled()
-def _predict(
-    first, last, offset, starts, words, counts, state, out, eta, alpha, total, bursty, held_starts, held_words, found
-):
+def _predict(starts, words, counts, eta, alpha, total, bursty, state, out, held_starts, held_words, found):
     r"""The chance of documents' held-out words given their observed ones, into `found`; `out` is written over.
 
     p(w) ∝ Σ_k E[(α_k + n_k)(η_kw + n_kw)/(H_k + n_k)]. A word that is in topic k is there with all its c tokens, so the
@@ -221,14 +222,14 @@ def _predict(
     """
     size = eta.shape[1]
     shares = np.empty(size)
-    for d in range(first, last):
+    for d in range(starts.size - 1):
         whole = 0.0
         for k in range(size):
             shares[k] = alpha[k] + state[d, k]
             whole += shares[k]
         if bursty:
             for i in range(starts[d], starts[d + 1]):
-                mine = out[i - offset]
+                mine = out[i]
                 for k in range(size):
                     there = state[d, k] - mine[k] + counts[i]
                     mine[k] *= (alpha[k] + there) / (total[k] + there)
@@ -246,7 +247,7 @@ def _predict(
                 p += shares[k] * row[k]
             if bursty and seen < starts[d + 1] and words[seen] == word:
                 for k in range(size):
-                    p += out[seen - offset, k]
+                    p += out[seen, k]
             found[i] = p / whole
 
 
@@ -265,7 +266,8 @@ def coherence(model: Any, reference: Any, n: int = 10, *, relevance: float | Non
 
     Probabilities are shares of the `reference` documents that have the word or both (Bouma 2009; Lau, Newman & Baldwin
     2014). 1 for words always together, 0 for independent ones, −1 for words never together. Top words are those largest in
-    `components_`, as other packages have them; with a `relevance` they are ranked as :meth:`RobustLDA.top_words` does.
+    `components_`, as other packages have them; with a `relevance` they are ranked as :meth:`RobustLDA.top_words` does, for
+    any model, the sums of its `components_` taken for the topics' shares.
     """
     if n < 2:
         raise DataError(f"coherence needs pairs of top words, n=2 or more; got n={n}.")
@@ -282,26 +284,10 @@ def diversity(model: Any, n: int = 25, *, relevance: float | None = None) -> flo
 
 
 def _top_ids(model: Any, n: int, relevance: float | None) -> np.ndarray:
+    weights = np.asarray(model.components_, dtype=float).T
     if relevance is None:
-        return np.argsort(-np.asarray(model.components_), axis=1, kind="stable")[:, :n]
-    if not isinstance(model, FittedTopics):
-        raise DataError(f"relevance is known of RobustLDA and LDA; got a {type(model).__name__}. Leave it out.")
-    return model._ranked(n, relevance)
-
-
-def npmi(best: np.ndarray, counts: sparse.csr_matrix) -> np.ndarray:
-    """Coherence of each row of word ids in the documents `counts`."""
-    used, places = np.unique(best, return_inverse=True)
-    present = counts.tocsc()[:, used].astype(bool).astype(np.float64)
-    together = np.asarray((present.T @ present).todense()) / max(counts.shape[0], 1)
-    result = np.full(len(best), np.nan)
-    a, b = np.triu_indices(best.shape[1], 1)
-    for k, row in enumerate(places.reshape(best.shape)):
-        joint, expected = together[row[a], row[b]], together[row[a], row[a]] * together[row[b], row[b]]
-        value = np.full(len(joint), -1.0)
-        some = (joint > 0) & (joint < 1)
-        value[some] = np.log(joint[some] / expected[some]) / -np.log(joint[some])
-        value[joint == 1] = 1.0
-        if len(value):
-            result[k] = value.mean()
-    return result
+        return np.argsort(-weights.T, axis=1, kind="stable")[:, :n]
+    if hasattr(model, "ranked_words"):
+        return np.asarray(model.ranked_words(n, relevance))
+    sizes = weights.sum(axis=0)
+    return ranked(np.maximum(weights / sizes, 1e-300), sizes, relevance, n)

@@ -13,42 +13,21 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import validate_data
 
 from robustly.errors import DataError, NotFittedError
-from robustly.result import persist
 from robustly.topics.corpus import Corpus, as_corpus, check_counts
-from robustly.topics.overlap import diversity_of
-from robustly.topics.passes import Documents, Statistics, Topics, Workers
-from robustly.topics.summary import Summary, summarize
-
-# How much a topic's words are ranked by their probability there, the rest by how much larger it is than elsewhere
-# (Sievert & Shirley 2014 found .6 to serve readers best).
-RELEVANCE = 0.6
-
-
-def word_shares(topics: Topics, usage: np.ndarray | None) -> np.ndarray:
-    """(V, K) each topic's words: what the documents of the fit used of it where that is known, else its direction.
-
-    The two differ for words that come in bursts: a direction counts a burst little more than a single use.
-    """
-    direction = topics.eta / topics.eta.sum(axis=0, dtype=float)
-    if usage is None:
-        return np.asarray(direction, dtype=float)
-    used = usage + direction  # one word's worth of the direction, so that no word has nothing
-    return np.asarray(used / used.sum(axis=0, dtype=float), dtype=float)
-
-
-def ranked(shares: np.ndarray, sizes: np.ndarray, relevance: float, n: int) -> np.ndarray:
-    """(K, n) ids of each topic's words, the most relevant first; `sizes` are the topics' shares of the corpus."""
-    logs = np.log(shares)
-    if relevance < 1:
-        logs -= (1.0 - relevance) * np.log(shares @ (sizes / sizes.sum()))[:, None]
-    return np.argsort(-logs.T, axis=1, kind="stable")[:, :n]
+from robustly.topics.evaluate import document_completion
+from robustly.topics.passes import Documents, held, reading_pass, store_documents
+from robustly.topics.reading import RELEVANCE, diversity_of, npmi, ranked, word_shares
+from robustly.topics.saved import write_topics
+from robustly.topics.shared import Topics
+from robustly.topics.stream import Stream
+from robustly.topics.summary import TopicsSummary
 
 
 class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """The part of a topic model that uses its topics; fitting is in :mod:`robustly.topics.lda`."""
 
-    _bursty: bool
-    _topics: Topics
+    bursty: bool
+    topics_: Topics
     inference: str
     n_jobs: int | None
     allow_fractional: bool
@@ -59,13 +38,12 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     vocabulary_: tuple[str, ...] | None
     start_history_: list[float]
     outcome_: str
-    _statistics: Statistics | None
-    _stream_seed: int
-    _seen: sparse.csr_matrix | None
-    _fitted_tokens: float
+    stream_: Stream
+    usage_: np.ndarray | None = None
 
-    def _finish(self, documents: int, evidence: float) -> None:
-        topics = self._topics
+    def adopt(self, topics: Topics, documents: int, evidence: float) -> None:
+        """Take up topics that were fitted to so many documents with so much evidence per word."""
+        self.topics_ = topics
         self.alpha_ = topics.alpha.astype(float)
         self.smoothing_ = topics.strength
         self.evidence_ = float(evidence)
@@ -78,18 +56,16 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             self.components_ = (topics.eta / topics.share).T
             self.burstiness_ = np.full(topics.size, np.inf)
 
-    def _describe(self, counts: sparse.csr_matrix, workers: Workers) -> None:
-        """What the documents of the fit use of the topics, and how these read."""
-        from robustly.topics.evaluate import npmi
+    def _describe(self, documents: Documents) -> None:
+        """What some documents of the fit use of the topics, and how these read."""
+        self.usage_ = documents.usage(self.topics_)
+        counts = documents.rows.sample(len(documents.rows), 0).data[0]
+        best = self.ranked_words(25)
+        self.coherence_, self.diversity_ = npmi(best[:, :10], counts), diversity_of(best)
 
-        documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
-        self._usage: np.ndarray | None = documents.usage(self._topics, workers)
-        heaviest = np.argsort(-self.components_, axis=1, kind="stable")
-        self.coherence_ = npmi(heaviest[:, :10], counts)
-        self.diversity_ = diversity_of(heaviest[:, :25])
-
-    def _ranked(self, n: int, relevance: float = RELEVANCE) -> np.ndarray:
-        return ranked(word_shares(self._topics, getattr(self, "_usage", None)), self.alpha_, relevance, n)
+    def ranked_words(self, n: int, relevance: float = RELEVANCE) -> np.ndarray:
+        """(K, n) ids of each topic's words as :meth:`top_words` ranks them."""
+        return ranked(word_shares(self.topics_, self.usage_), self.alpha_, relevance, n)
 
     def word_shares(self) -> np.ndarray:
         """(K, V) the words of each topic as the documents of the fit used them, a row summing to one.
@@ -97,17 +73,12 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         A row of `components_` divided by its sum is the shared topic, in which a burst counts little more than a single
         use; here each token counts. After `partial_fit` the two are the same.
         """
-        self._check_fitted()
-        return word_shares(self._topics, getattr(self, "_usage", None)).T
+        self.check_fitted()
+        return word_shares(self.topics_, self.usage_).T
 
     def transform(self, X: Any) -> np.ndarray:
         """Expected topic proportions, one row per document. A document without words gets the prior's."""
-        counts = self._read_new(X)
-        documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
-        with Workers(self.n_jobs) as workers:
-            for _ in documents.infer(self._topics, workers, inference=self.inference):
-                pass
-        shares = documents.state + self._topics.alpha.astype(float)
+        shares = self._read_documents(X, "tokens") + self.topics_.alpha.astype(float)
         return shares / shares.sum(axis=1, keepdims=True)
 
     def evidence(self, X: Any) -> np.ndarray:
@@ -116,20 +87,18 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         Not comparable between models or between the two kinds of inference: for that use
         :func:`~robustly.topics.document_completion`.
         """
-        counts = self._read_new(X)
-        documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
-        with Workers(self.n_jobs) as workers:
-            parts = [part.copy() for *_, part in documents.infer(self._topics, workers, inference=self.inference)]
-        return np.concatenate(parts)
+        return self._read_documents(X, "evidence")
+
+    def _read_documents(self, X: Any, what: str) -> np.ndarray:
+        rows = store_documents(self.read_new(X), self.topics_.eta.dtype, self.n_jobs)
+        return np.asarray(rows.map(reading_pass, held(self.topics_, self.inference)).by_unit[what])
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean predictive log-likelihood per word of one half of each document given the other; higher is better.
 
         The split is always the same one, so scores of models on the same documents compare.
         """
-        from robustly.topics.evaluate import document_completion
-
-        return document_completion(self, self._read_new(X), random_state=0)
+        return document_completion(self, self.read_new(X), random_state=0)
 
     def top_words(self, vocabulary: Any = None, n: int = 10, *, relevance: float = RELEVANCE) -> list[list[str]]:
         r"""The `n` words that tell most of each topic; `vocabulary` is optional if the fit saw one.
@@ -138,16 +107,16 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         :math:`\lambda` the `relevance`: 1 ranks by probability alone, and then words that are common everywhere lead
         many topics; 0 by how much more likely the word is than elsewhere.
         """
-        self._check_fitted()
+        self.check_fitted()
         if not 0 <= relevance <= 1:
             raise DataError(f"relevance is a number from 0 to 1; got {relevance!r}.")
-        known = self._vocabulary(vocabulary)
-        return [[str(known[i]) for i in row] for row in self._ranked(max(0, n), relevance)]
+        known = self.named_words(vocabulary)
+        return [[str(known[i]) for i in row] for row in self.ranked_words(max(0, n), relevance)]
 
-    def summary(self, vocabulary: Any = None, n: int = 8) -> Summary:
+    def summary(self, vocabulary: Any = None, n: int = 8) -> TopicsSummary:
         """A table of the topics, the most used first: share, burstiness, coherence and top words; prints as text."""
-        self._check_fitted()
-        return summarize(self, self.top_words(self._vocabulary(vocabulary, fallback=True), n))
+        self.check_fitted()
+        return TopicsSummary.of(self, self.top_words(self.named_words(vocabulary, fallback=True), n))
 
     def bursts(self, document: Any, vocabulary: Any = None) -> pd.DataFrame:
         """Which words of a document are bursts: how often each is there, and how often the topics would have it.
@@ -156,20 +125,20 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         `expected`, `ratio` and `surprise`, minus the log of a Poisson count's chance to be as large; most surprising
         first.
         """
-        self._check_fitted()
+        self.check_fitted()
         if not isinstance(document, Corpus) and not sparse.issparse(document):
             document = np.atleast_2d(np.asarray(document))
-        counts = self._read_new(document)
+        counts = self.read_new(document)
         if counts.shape[0] != 1:
             raise DataError(f"{counts.shape[0]} documents came; bursts() looks at one. Pass a single row, as X[3:4].")
         shares = self.transform(counts)[0]
         row = counts.tocsr()
         words, found = row.indices, row.data
-        eta = self._topics.eta[words].astype(float)
-        if self._bursty:
-            eta = eta / self._topics.eta.sum(axis=0, dtype=float)
+        eta = self.topics_.eta[words].astype(float)
+        if self.bursty:
+            eta = eta / self.topics_.eta.sum(axis=0, dtype=float)
         expected = found.sum() * (eta @ shares)
-        known = self._vocabulary(vocabulary, fallback=True)
+        known = self.named_words(vocabulary, fallback=True)
         table = pd.DataFrame(
             {
                 "word": [known[i] for i in words],
@@ -183,40 +152,8 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Keep the fitted model in one file without code in it; ``rb.load(path)`` gives it back."""
-        self._check_fitted()
-        topics = self._topics
-        parameters = self.get_params()
-        if not isinstance(parameters["random_state"], int | None):
-            parameters["random_state"] = None  # a generator's state is not part of the result
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in parameters.items()}
-        meta = {
-            "model": type(self).__name__,
-            "parameters": plain,
-            "history": [float(value) for value in self.history_],
-            "start_history": [float(value) for value in self.start_history_],
-            "validation": [float(value) for value in self.validation_],
-            "evidence": self.evidence_,
-            "outcome": self.outcome_,
-            "n_iter": self.n_iter_,
-            "documents_seen": self.documents_seen_,
-            "strength": topics.strength,
-            "stream_seed": self._stream_seed,
-            "fitted_tokens": self._fitted_tokens,
-            "vocabulary": list(self.vocabulary_) if self.vocabulary_ is not None else None,
-            "names": list(self.feature_names_in_) if hasattr(self, "feature_names_in_") else None,
-        }
-        arrays = {name: getattr(topics, name) for name in ("eta", "total", "alpha", "share", "floor")}
-        if hasattr(self, "coherence_"):
-            meta["diversity"], arrays["coherence"] = self.diversity_, self.coherence_
-            if self._usage is not None:
-                arrays["usage"] = self._usage
-        if self._statistics is not None:  # a stream goes on from its sums, which the topics alone do not give back
-            sums = vars(self._statistics)
-            arrays |= {name: value for name, value in sums.items() if isinstance(value, np.ndarray)}
-            meta["stream"] = {name: value for name, value in sums.items() if not isinstance(value, np.ndarray)}
-        if self._seen is not None:
-            arrays |= {f"seen_{name}": getattr(self._seen, name) for name in ("data", "indices", "indptr")}
-        return persist.write(path, "topics", meta, arrays)
+        self.check_fitted()
+        return write_topics(self, path)
 
     def _read_counts(self, X: Any) -> sparse.csr_matrix:
         counts = check_counts(X, allow_fractional=self.allow_fractional)
@@ -241,8 +178,8 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             self.vocabulary_ = X.vocabulary if isinstance(X, Corpus) else None
         return counts
 
-    def _read_new(self, X: Any) -> sparse.csr_matrix:
-        self._check_fitted()
+    def read_new(self, X: Any) -> sparse.csr_matrix:
+        self.check_fitted()
         return self._read(X, reset=False)
 
     def _known_words(self) -> Any:
@@ -252,11 +189,11 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             names = getattr(self, "feature_names_in_", None)
         return range(self.n_features_in_) if names is None and hasattr(self, "n_features_in_") else names
 
-    def _check_fitted(self) -> None:
-        if not hasattr(self, "_topics"):
+    def check_fitted(self) -> None:
+        if not hasattr(self, "topics_"):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet. Call fit() first.")
 
-    def _vocabulary(self, vocabulary: Any, fallback: bool = False) -> Any:
+    def named_words(self, vocabulary: Any, fallback: bool = False) -> Any:
         if vocabulary is None:
             vocabulary = self.vocabulary_
         if vocabulary is None and hasattr(self, "feature_names_in_"):

@@ -1,6 +1,6 @@
 r"""How are topics found? Passes with expected counts sort the words, passes with draws sharpen and average the topics.
 
-A :class:`Run` is one fit on its way: ``step()`` makes one pass, ``done`` says whether any is left, ``result()`` gives the
+A :class:`TopicsRun` is one fit on its way: ``step()`` makes one pass, ``done`` says whether any is left, ``result()`` gives the
 topics of best evidence. Its whole state is arrays and numbers, so it can be kept between two passes and taken up again
 to the same answer.
 
@@ -19,28 +19,35 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from scipy import sparse
 
+from robustly.errors import FitError
+from robustly.rows.store import Slot
 from robustly.topics import merging
-from robustly.topics.passes import LONGER_STEP, Documents, Statistics, Topics, Workers, make_topics, update
+from robustly.topics.passes import Documents, Overview
+from robustly.topics.shared import LONGER_STEP, DrawnSums, Statistics, Topics, make_topics, update
 
 START_CONCENTRATION = 100.0
 START_SMOOTHING = 100.0
 # The first passes sort words into topics; α fitted before that settles on topics that do not exist yet.
 PASSES_BEFORE_ALPHA = 2
 PASSES_BEFORE_MEANFIELD = 15
-# Where draws follow, expected counts need not converge: so many passes sort the words. Before that, evidence may stand
-# still or dip for some passes, which is no reason to stop.
-PASSES_BEFORE_DRAWS = 20
+# Where draws follow, expected counts need not converge: so many passes sort the words. Without draws more are made in any
+# case: before that, evidence may stand still or dip for some passes, which is no reason to stop.
+PASSES_BEFORE_DRAWS = 12
+SORTING_PASSES = 20
 # Evidence that stays below its best for so many passes will not come back.
 PATIENCE = 3
 # Expected counts look at no more tokens than this; the draws that follow see them all.
 SAMPLE_TOKENS = 500_000
 # The averaged topics are judged by this many passes in which they are held.
 JUDGING_PASSES = 3
-# Draws by default: as many for long documents, twice as many more for short ones, whose tokens say less of each other.
-FEWEST_DRAWS = 100
+# Draws by default: as many for very long documents, more the shorter they are, since their tokens say less of each other.
+FEWEST_DRAWS = 60
+MORE_DRAWS = 240
 SHORT_DOCUMENT = 60.0
+# Visits of a document in a pass with expected counts, and where draws follow.
+SWEEPS = 3
+SWEEPS_BEFORE_DRAWS = 2
 # Many documents need fewer passes, and cannot afford more: beyond 100, at most so many tokens are drawn in all.
 MOST_TOKENS_DRAWN = 1e9
 # What a seed word weighs in its topic, in expected Chinese-restaurant table counts.
@@ -49,7 +56,7 @@ SEED_RISE = 10.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class TopicsPlan:
     """What a fit was asked to do."""
 
     size: int
@@ -68,18 +75,17 @@ class Plan:
     joins: bool = False
 
 
-def default_draws(counts: sparse.csr_matrix) -> int:
-    """100 passes, and up to 200 more the shorter the documents are, unless there are very many tokens."""
-    used = max(int((np.diff(counts.indptr) > 0).sum()), 1)
-    tokens = max(float(counts.sum()), 1.0)
-    wanted = FEWEST_DRAWS * (1.0 + 2.0 * min(1.0, SHORT_DOCUMENT * used / tokens))
+def default_draws(seen: Overview) -> int:
+    """60 passes, and up to 240 more the shorter the documents are, unless there are very many tokens."""
+    used, tokens = max(seen.used, 1), max(seen.tokens, 1.0)
+    wanted = FEWEST_DRAWS + MORE_DRAWS * min(1.0, SHORT_DOCUMENT * used / tokens)
     return round(min(wanted, max(FEWEST_DRAWS, MOST_TOKENS_DRAWN / tokens)))
 
 
-def shaken_start(counts: sparse.csr_matrix, plan: Plan, random: np.random.RandomState) -> Topics:
+def shaken_start(seen: Overview, plan: TopicsPlan, random: np.random.RandomState) -> Topics:
     """Topics that are the corpus with each word's weight shaken at random."""
-    words, size = counts.shape[1], plan.size
-    uses = np.maximum(np.asarray(counts.sum(axis=0), dtype=float).ravel(), 0.1)
+    uses = np.maximum(seen.uses, 0.1)
+    words, size = len(uses), plan.size
     shaken = uses[:, None] * (random.standard_gamma(1.0, (words, size)) if size > 1 else np.ones((words, 1)))
     strength = START_SMOOTHING if plan.smoothing is None else plan.smoothing
     total, alpha = np.full(size, START_CONCENTRATION), np.full(size, plan.alpha)
@@ -87,40 +93,24 @@ def shaken_start(counts: sparse.csr_matrix, plan: Plan, random: np.random.Random
     return make_topics(shaken / shaken.sum() * uses.sum(), base, strength, total, alpha, plan.bursty, plan.dtype)
 
 
-@dataclass
-class Sums:
-    """Running sums of the topics over the draws that are kept."""
-
-    table_counts: np.ndarray
-    alpha: np.ndarray
-    log_total: np.ndarray
-    log_strength: float = 0.0
-    number: int = 0
-
-    def add(self, found: Statistics, topics: Topics) -> None:
-        self.table_counts += found.table_counts
-        self.alpha += topics.alpha
-        self.log_total += np.log(topics.total.astype(float))
-        self.log_strength += np.log(max(topics.strength, 1e-30))
-        self.number += 1
-
-    def average(self, topics: Topics) -> Topics:
-        n = self.number
-        strength = float(np.exp(self.log_strength / n)) if topics.strength > 0 else 0.0
-        total, alpha = np.exp(self.log_total / n), self.alpha / n
-        base = topics.floor.astype(float)
-        base = base / base.sum() if base.sum() > 0 else np.full(len(base), 1 / len(base))
-        return make_topics(self.table_counts / n, base, strength, total, alpha, topics.bursty, topics.eta.dtype)
+def continued_start(was: Topics, seen: Overview, plan: TopicsPlan) -> Topics:
+    """The topics of another fit."""
+    if was.eta.shape != (len(seen.uses), plan.size):
+        raise FitError(
+            f"warm_start goes on from {was.size} topics over {was.eta.shape[0]} words, and this fit has {plan.size} "
+            f"over {len(seen.uses)}. Use the same words and n_components, or warm_start=False."
+        )
+    return was.astype(plan.dtype)
 
 
 @dataclass
-class Run:
+class TopicsRun:
     """One fit between two passes; `validate`, if given, looks at held-out documents every fifth pass."""
 
-    plan: Plan
-    counts: sparse.csr_matrix
+    plan: TopicsPlan
+    whole: Documents
+    seen: Overview
     topics: Topics
-    workers: Workers
     seeds: np.ndarray | None = None
     validate: Callable[[Topics], float] | None = None
     stage: str = "expected"
@@ -132,14 +122,14 @@ class Run:
     best: Topics | None = None
     best_value: float = -np.inf
     since_best: int = 0
-    sums: Sums | None = None
+    sums: DrawnSums | None = None
 
     def __post_init__(self) -> None:
         self.base: np.ndarray | None = None
         self.smoothing = self.plan.smoothing
         if self.seeds is not None and not self.made:
             self.topics = self._seeded()
-        self.documents = self._documents(self.sample(self.counts) if self.will_draw else self.counts)
+        self.documents = self.sample() if self.will_draw else self.whole
         if self.plan.inference == "meanfield" and not self.made:
             self._start_meanfield()
 
@@ -150,6 +140,11 @@ class Run:
     @property
     def will_draw(self) -> bool:
         return self.plan.draws > 0 and self.plan.size > 1 and self.plan.inference == "collapsed"
+
+    @property
+    def sorting_passes(self) -> int:
+        """Passes in which words are sorted and nothing is judged."""
+        return PASSES_BEFORE_DRAWS if self.will_draw else SORTING_PASSES
 
     @property
     def total_passes(self) -> int:
@@ -170,9 +165,6 @@ class Run:
     def draw_seed(self, number: int) -> np.uint64:
         return np.random.SeedSequence((self.plan.seed, number)).generate_state(1, np.uint64)[0]
 
-    def _documents(self, counts: sparse.csr_matrix) -> Documents:
-        return Documents(counts, self.plan.size, self.plan.dtype)
-
     def _seeded(self) -> Topics:
         """The start with seed words raised in their topics and lowered in the others, far enough to sort others by."""
         assert self.seeds is not None
@@ -183,40 +175,38 @@ class Run:
         eta *= self.topics.eta.sum(axis=0, dtype=float) / eta.sum(axis=0)
         return replace(self.topics, eta=eta.astype(self.topics.eta.dtype))
 
-    def sample(self, counts: sparse.csr_matrix) -> sparse.csr_matrix:
+    def sample(self) -> Documents:
         """Some of the documents where there are very many tokens, else all of them."""
-        tokens = float(counts.sum())
-        if tokens <= SAMPLE_TOKENS:
-            return counts
-        number = max(1, int(counts.shape[0] * SAMPLE_TOKENS / tokens))
-        order = np.random.default_rng((self.plan.seed, 1)).permutation(counts.shape[0])
-        return counts[np.sort(order[:number])]
+        if self.seen.tokens <= SAMPLE_TOKENS:
+            return self.whole
+        number = max(1, int(len(self.whole.rows) * SAMPLE_TOKENS / self.seen.tokens))
+        return self.whole.some(number, self.plan.seed)
 
     def _most_expected(self) -> int:
         short = self.will_draw and self.plan.tol > 0 and not self.plan.validated
-        return min(self.plan.max_iter, PASSES_BEFORE_DRAWS) if short else self.plan.max_iter
+        return min(self.plan.max_iter, self.sorting_passes) if short else self.plan.max_iter
 
     def _expected_pass(self) -> None:
         plan = self.plan
         if plan.inference == "meanfield":
-            found = self.documents.collect_meanfield(self.topics, self.workers, 20, 1e-4)
+            found = self.documents.collect_meanfield(self.topics, 20, 1e-4)
         else:
-            found = self.documents.collect(self.topics, self.workers, plan.sweeps, 0.0)
+            found = self.documents.collect(self.topics, plan.sweeps, 0.0)
         value = (found.evidence + self._log_prior()) / found.words
         self.history.append(value)
         self._keep_best(value)
         step = 1.0 if plan.inference == "meanfield" else LONGER_STEP
         # Of topics that are not sorted yet the prior's strength comes out too large, and then half of many topics die.
-        hold = plan.size > 1 and plan.inference == "collapsed" and self.made < PASSES_BEFORE_DRAWS
+        hold = plan.size > 1 and plan.inference == "collapsed" and self.made < self.sorting_passes
         held = START_SMOOTHING if hold and plan.smoothing is None else self.smoothing
         fit_alpha = plan.fit_alpha and self.made >= PASSES_BEFORE_ALPHA
         self.topics = self._update(found, fit_alpha, held, step)
         self.made += 1
         if self.validate is not None and self.made % 5 == 0:
             self.validation.append(self.validate(self.topics))
-        if self.made >= min(PASSES_BEFORE_DRAWS, plan.max_iter) and self._settled():
+        if self.made >= min(self.sorting_passes, plan.max_iter) and self._settled():
             self.outcome = "converged"
-        elif plan.tol > 0 and not plan.validated and self.made > PASSES_BEFORE_DRAWS and self.since_best >= PATIENCE:
+        elif plan.tol > 0 and not plan.validated and self.made > self.sorting_passes and self.since_best >= PATIENCE:
             self.outcome = "the evidence fell"
         elif self.made >= self._most_expected():
             self.outcome = "max_iter" if self.made >= plan.max_iter else "sorted"
@@ -225,8 +215,8 @@ class Run:
 
     def _update(self, found: Statistics, fit_alpha: bool, smoothing: float | None, step: float = 1.0) -> Topics:
         if self.seeds is not None:
-            found.table_counts += self.seeds
-        return update(self.topics, found, self.workers, smoothing, fit_alpha, self.base, step)
+            found = replace(found, table_counts=found.table_counts + self.seeds)
+        return update(self.topics, found, smoothing, fit_alpha, self.base, step, self.documents.threads)
 
     def _keep_best(self, value: float) -> None:
         # A single topic, and mean field, climb their own objective; this evidence is a look at it from the side.
@@ -256,20 +246,19 @@ class Run:
         self.begin_draws()
 
     def begin_draws(self) -> None:
-        """Lay out all documents for draws."""
-        self.stage = "drawn"
-        if self.documents.shape[0] < self.counts.shape[0]:
-            self.documents = self._documents(self.counts)
-        self.documents.forget()
-        size, words = self.plan.size, self.counts.shape[1]
-        self.sums = Sums(np.zeros((words, size)), np.zeros(size), np.zeros(size))
+        """From now on all documents are seen."""
+        self.stage, self.documents = "drawn", self.whole
+        self.sums = self._no_sums(self.plan.size)
+
+    def _no_sums(self, size: int) -> DrawnSums:
+        return DrawnSums(np.zeros((len(self.seen.uses), size)), np.zeros(size), np.zeros(size))
 
     def _drawn_pass(self) -> None:
         assert self.sums is not None
         number = len(self.drawn_history)
         kept = self.plan.draws - self.plan.draws // 2
         single = number % 2 == 0
-        found = self.documents.collect_drawn(self.topics, self.workers, self.draw_seed(number), not single)
+        found = self.documents.collect_drawn(self.topics, self.draw_seed(number), not single)
         value = found.evidence / found.words
         # Tokens that move together have no evidence one by one, and the first draws know nothing of each other.
         self.drawn_history.append(value if single and number else np.nan)
@@ -290,8 +279,8 @@ class Run:
     def _join(self, found: Statistics) -> None:
         """Let topics that are one go by one number from now on."""
         topics = self.topics
-        tokens, tables, scale = self.documents.drawn_by_document(merging.MOST_DOCUMENTS)
-        new = merging.joined(topics, merging.Draws(tokens, tables, found.table_counts, scale))
+        tokens, by_document, scale = self.documents.drawn_by_document(merging.MOST_DOCUMENTS, topics.size)
+        new = merging.joined(topics, merging.DrawnCounts(tokens, by_document, found.table_counts, scale))
         if new is None:
             return
         size = int(new.max()) + 1
@@ -304,11 +293,11 @@ class Run:
         table_counts = found.table_counts @ member
         total = np.exp(log_total)
         self.topics = make_topics(table_counts, base, topics.strength, total, alpha, topics.bursty, topics.eta.dtype)
-        self.documents.rename_topics(new, size)
+        self.documents.rename_topics(new)
         # States of another number of topics are no rivals of those to come.
         self.best, self.best_value = None, -np.inf
         self.drawn_history = [np.nan] * len(self.drawn_history)
-        self.sums = Sums(np.zeros((len(topics.eta), size)), np.zeros(size), np.zeros(size))
+        self.sums = self._no_sums(size)
 
     def _judge_average(self) -> None:
         """Take the average over the draws, unless a single state on the way had better evidence."""
@@ -316,7 +305,7 @@ class Run:
         average = self.sums.average(self.topics)
         seen = []
         for number in range(JUDGING_PASSES):
-            found = self.documents.collect_drawn(average, self.workers, self.draw_seed(self.plan.draws + number))
+            found = self.documents.collect_drawn(average, self.draw_seed(self.plan.draws + number))
             seen.append(found.evidence / found.words)
         value = float(np.mean(seen[1:]))
         if value >= self.best_value:
@@ -325,12 +314,12 @@ class Run:
 
     def _start_meanfield(self) -> None:
         """Mean field commits to whatever its first topics say, so it is given topics that say something."""
-        documents = self._documents(self.counts)
+        documents = Documents(self.whole.rows, Slot())
         self.topics = replace(self.topics, strength=START_SMOOTHING)
         for step in range(PASSES_BEFORE_MEANFIELD):
-            found = documents.collect(self.topics, self.workers, self.plan.sweeps, 0.0)
+            found = documents.collect(self.topics, self.plan.sweeps, 0.0)
             fit_alpha = self.plan.fit_alpha and step >= PASSES_BEFORE_ALPHA
-            self.topics = update(self.topics, found, self.workers, None, fit_alpha)
+            self.topics = update(self.topics, found, None, fit_alpha, threads=documents.threads)
         # Held where the start left it, the prior cannot make bound plus log prior fall.
         self.base = self.topics.floor / self.topics.floor.sum()
         self.smoothing = self.topics.strength if self.smoothing is None else self.smoothing

@@ -13,8 +13,8 @@ has weights :math:`\prod_k a_k^{n_k} (\eta_k)_{n_k} / n_k!`, whose generating fu
 exactly: the expected counts and Minka's statistic, with sums and products only. For :math:`c = 1` this is the CVB0
 update; as :math:`H \to \infty` it is plain LDA's.
 
-The kernels release the interpreter lock and write only to their own documents, so threads run them side by side and the
-answer does not depend on how many there are.
+The kernels release the interpreter lock and write only to what belongs to their chunk of documents, so threads run them
+side by side.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ def _long_burst(eta, a, count, expected, statistic):
         whole += eta[k]
         expected[k] = math.lgamma(eta[k] + count) - math.lgamma(eta[k]) + count * math.log(a[k])
         top = max(top, float(expected[k]))
-    alone = 0.0
+    in_one = 0.0
     for k in range(a.size):
         expected[k] = math.exp(expected[k] - top)
-        alone += expected[k]
-    scale = count / alone
+        in_one += expected[k]
+    scale = count / in_one
     if whole > 1.0 + count / 16.0:
         low, high = -700.0, 0.0
         for _ in range(64):
@@ -134,7 +134,7 @@ def _long_burst(eta, a, count, expected, statistic):
         expected[k] *= scale
         if statistic:
             expected[k] *= eta[k] * psi_gap(eta[k], count) / count
-    return math.log(alone) + top - math.lgamma(count + 1.0)
+    return math.log(in_one) + top - math.lgamma(count + 1.0)
 
 
 @compiled()
@@ -233,9 +233,6 @@ def _remember(values, topics, amounts):
 
 @compiled(fastmath={"reassoc", "contract", "nsz"})
 def collapsed(
-    first,
-    last,
-    offset,
     starts,
     words,
     counts,
@@ -253,40 +250,45 @@ def collapsed(
     sweeps,
     tol,
     statistic,
+    table,
     out,
     evidence,
     alpha_table_counts,
     total_terms,
 ):
-    r"""The E-step for documents ``first:last``.
+    r"""The E-step for a chunk of documents.
 
     Parameters
     ----------
-    offset : where the block begins among the (document, word) pairs; ``out[i]`` belongs to pair ``offset + i``
     starts, words, counts : the documents as CSR arrays
     eta, alpha, total : η (V, K), α (K,), Σ_w η (K,); for plain LDA η is the topics' word probabilities
     share, floor : what one unit of statistic is worth in η for each topic (K,), and the least η a word keeps (V,), in
         those units, when a document's own part is left out
     topics, amounts : that part, (pairs, REMEMBERED); read if `leave_out`, written if `statistic`
     state : expected tokens per document and topic (D, K), read if `warm`, always written
-    out : (pairs of the block, K): Minka's statistic if `statistic`, else expected counts
-    evidence : (D,) log probability of each word given the rest of its document, summed over words
-    alpha_table_counts, total_terms : (K,) sums over the block for the updates of α and Σ_w η, added to
+    table : (V, K) Minka's statistic if `statistic`, else expected counts, added to; or of no rows, if not wanted
+    out : (pairs, K) expected counts; or of no rows, if not wanted
+    evidence : (D,) log probability of each document's tokens, each word given the others
+    alpha_table_counts, total_terms : (K,) sums for the updates of α and Σ_w η, added to
     """
     number = eta.dtype.type
     size = eta.shape[1]
     longest = 0
-    for d in range(first, last):
+    for d in range(starts.size - 1):
         longest = max(longest, starts[d + 1] - starts[d])
     rows = np.empty((longest, size), eta.dtype)
+    own_room = np.empty((longest, size), eta.dtype)
     scratch = np.empty((3, size), eta.dtype)
     absent = np.empty(size, eta.dtype)
     n = np.empty(size, eta.dtype)
     g = np.empty((2, EXACT_COUNT + 1))
-    for d in range(first, last):
+    whole = 0.0
+    for k in range(size):
+        whole += alpha[k]
+    for d in range(starts.size - 1):
         begin, end = starts[d], starts[d + 1]
         length = end - begin
-        document = out[begin - offset : end - offset]
+        document = out[begin:end] if out.shape[0] else own_room[:length]
         for j in range(length):
             row = eta[words[begin + j]]
             for k in range(size):
@@ -308,6 +310,7 @@ def collapsed(
                     scratch[0, k] /= total[k]
         n[:] = 0
         tokens = 0.0
+        log_orders = 0.0
         for j in range(length):
             weight = number(0)
             for k in range(size):
@@ -315,14 +318,19 @@ def collapsed(
                 weight += document[j, k]
             scale = counts[begin + j] / weight
             tokens += counts[begin + j]
+            if bursty and counts[begin + j] != number(1):
+                log_orders += math.lgamma(counts[begin + j] + 1.0)
             for k in range(size):
                 document[j, k] *= scale
                 n[k] += document[j, k]
         mine = counts[begin:end]
+        found = 0.0
         for _ in range(sweeps):
-            moved, evidence[d] = _sweep(mine, rows, alpha, total, bursty, n, document, scratch, g)
+            moved, found = _sweep(mine, rows, alpha, total, bursty, n, document, scratch, g)
             if moved < tol * tokens:
                 break
+        # From weights to log probabilities of the tokens in their order.
+        evidence[d] = found + log_orders - tokens * math.log(whole + max(tokens - 1.0, 0.0))
         # Thousands of small steps in single precision drift; the next user of the counts gets them summed afresh.
         n[:] = 0
         absent[:] = 1
@@ -333,47 +341,23 @@ def collapsed(
                 absent[k] *= max(number(1) - document[j, k] * own, number(0))
         for k in range(size):
             state[d, k] = n[k]
-        if not statistic:
-            continue
-        for k in range(size):
-            # n is an expectation. Its chance to be nothing at all matters where α is small (Teh et al. 2007).
-            present = 1.0 - absent[k]
-            if present > 1e-10:
-                alpha_table_counts[k] += present * alpha[k] * psi_gap(alpha[k], n[k] / present)
+        if statistic:
+            for k in range(size):
+                # n is an expectation. Its chance to be nothing at all matters where α is small (Teh et al. 2007).
+                present = 1.0 - absent[k]
+                if present > 1e-10:
+                    alpha_table_counts[k] += present * alpha[k] * psi_gap(alpha[k], n[k] / present)
+                if bursty:
+                    total_terms[k] += psi_gap(total[k], n[k])
             if bursty:
-                total_terms[k] += psi_gap(total[k], n[k])
-        if bursty:
-            _statistic(mine, rows, alpha, total, n, document, scratch, g)
-        for j in range(length):
-            _remember(document[j], topics[begin + j], amounts[begin + j])
-            if not bursty:
-                for r in range(REMEMBERED):
-                    amounts[begin + j, r] /= mine[j]
-
-
-@compiled()
-def gather(first, last, words, word_starts, order, block, table_counts):
-    """Add a block's statistic to its words number ``first:last``, each in the order of its documents."""
-    for i in range(first, last):
-        target = table_counts[words[i]]
-        for j in range(word_starts[i], word_starts[i + 1]):
-            row = block[order[j]]
-            for k in range(row.size):
-                target[k] += row[k]
-
-
-@compiled()
-def smoothing_terms(first, last, table_counts, prior, drawn, out):
-    """Words' parts of Minka's update of the topics' prior, from draws or from expected counts.
-
-    Of the latter many are a small chance of one. ``out[w]``, for words ``first:last``, is how many of the word's
-    expected table counts in the topics are due to the prior.
-    """
-    for w in range(first, last):
-        total = 0.0
-        for k in range(table_counts.shape[1]):
-            count = table_counts[w, k]
-            if count > 1e-10:
-                present = 1.0 if drawn else -math.expm1(-count)
-                total += present * prior[w] * psi_gap(prior[w], count / present)
-        out[w] = total
+                _statistic(mine, rows, alpha, total, n, document, scratch, g)
+            for j in range(length):
+                _remember(document[j], topics[begin + j], amounts[begin + j])
+                if not bursty:
+                    for r in range(REMEMBERED):
+                        amounts[begin + j, r] /= mine[j]
+        if table.shape[0]:
+            for j in range(length):
+                target = table[words[begin + j]]
+                for k in range(size):
+                    target[k] += document[j, k]

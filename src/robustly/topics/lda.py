@@ -13,15 +13,16 @@ from sklearn.utils import check_random_state
 from robustly.errors import ConvergenceWarning, DataError, FitError
 from robustly.topics import checkpoints, fitting, stream
 from robustly.topics.corpus import as_corpus
+from robustly.topics.evaluate import Split, complete_halves, split_documents
 from robustly.topics.fitted import FittedTopics
 from robustly.topics.merging import most_topics
-from robustly.topics.overlap import warn_of_copies
-from robustly.topics.passes import Documents, Statistics, Topics, Workers
+from robustly.topics.passes import Documents, Overview, look_over
 from robustly.topics.progress import Progress
+from robustly.topics.reading import warn_of_copies
+from robustly.topics.saved import restore_topics
 from robustly.topics.seeds import seed_counts
 from robustly.topics.settings import check_settings
-
-STATISTICS = ("table_counts", "total_terms", "alpha_table_counts")
+from robustly.topics.shared import Topics
 
 
 class _TopicModel(FittedTopics):
@@ -38,7 +39,7 @@ class _TopicModel(FittedTopics):
         seeds: Any = None,
         max_iter: int = 100,
         tol: float = 5e-4,
-        sweeps: int = 3,
+        sweeps: int | None = None,
         draws: int | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -80,45 +81,46 @@ class _TopicModel(FittedTopics):
         """
         check_settings(self)
         X = as_corpus(X)
-        was = self._topics if self.warm_start and hasattr(self, "_topics") else None
+        was = self.topics_ if self.warm_start and hasattr(self, "topics_") else None
         counts, names = self._read_counts(X), self._names_of(X)
         if counts.nnz == 0:
             raise DataError(f"no document of the {counts.shape[0]} has a word in it. Check the vectoriser or the file.")
         random = check_random_state(self.random_state)
-        whole, validate = counts, None
+        number, validate = int(counts.shape[0]), None
         if self.validation_fraction is not None:
-            counts, held = self._hold_out(counts, random)
-            validate = self._validator(held)
-        plan = self._plan(counts, random)
-        with Workers(self.n_jobs) as workers, Progress(type(self).__name__, self.verbose) as progress:
-            start = fitting.shaken_start(counts, plan, random) if was is None else self._continued(was, counts, plan)
-            seeds = seed_counts(self.seeds, names, counts.shape[1], plan.size)
-            run = fitting.Run(plan, counts, start, workers, seeds, validate)
+            counts, halves = self._hold_out(counts, random)
+            validate = lambda topics: float(complete_halves(topics, halves, self.n_jobs).sum() / halves.held_out.sum())
+        documents = Documents.of(counts, self._dtype(), self.n_jobs)
+        seen = look_over(documents.rows)
+        plan = self._plan(number, seen, random)
+        start = fitting.shaken_start(seen, plan, random) if was is None else fitting.continued_start(was, seen, plan)
+        seeds = seed_counts(self.seeds, names, counts.shape[1], plan.size)
+        run = fitting.TopicsRun(plan, documents, seen, start, seeds, validate)
+        with Progress(type(self).__name__, self.verbose) as progress:
             checkpoints.restore(self.checkpoint, run)
             while not run.done:
                 run.step()
                 progress.show(run)
                 checkpoints.keep(self.checkpoint, run)
-            self._read(X, reset=True)
-            self._adopt(run, whole, workers)
+        self._read(X, reset=True)
+        self._take_up(run, number)
         checkpoints.remove(self.checkpoint)
         self._tell(run)
         return self
 
-    def _adopt(self, run: fitting.Run, counts: sparse.csr_matrix, workers: Workers) -> None:
-        self._topics, evidence = run.result()
+    def _take_up(self, run: fitting.TopicsRun, documents: int) -> None:
+        topics, evidence = run.result()
         drawn = [value for value in run.drawn_history if np.isfinite(value)]
         self.history_ = [*drawn, evidence] if drawn else run.history
         self.start_history_ = run.history if drawn else []
         self.validation_ = run.validation
         self.outcome_ = run.outcome
         self.n_iter_ = len(run.history)
-        self._statistics: Statistics | None = None
-        self._stream_seed, self._seen, self._fitted_tokens = run.plan.seed, None, float(counts.sum())
-        self._finish(int(counts.shape[0]), evidence)
-        self._describe(run.sample(counts), workers)
+        self.stream_ = stream.Stream(run.plan.seed, run.seen.tokens)
+        self.adopt(topics, documents, evidence)
+        self._describe(run.sample())
 
-    def _tell(self, run: fitting.Run) -> None:
+    def _tell(self, run: fitting.TopicsRun) -> None:
         if run.outcome == "max_iter" and self.tol > 0:
             last = abs(run.history[-1] - run.history[-2]) if len(run.history) > 1 else np.inf
             warnings.warn(
@@ -127,34 +129,28 @@ class _TopicModel(FittedTopics):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-        warn_of_copies(self._topics, stacklevel=3)
+        warn_of_copies(self.topics_, stacklevel=3)
 
-    def _plan(self, counts: sparse.csr_matrix, random: np.random.RandomState) -> fitting.Plan:
+    def _plan(self, documents: int, seen: Overview, random: np.random.RandomState) -> fitting.TopicsPlan:
         auto = self.n_components == "auto"
-        return fitting.Plan(
-            size=most_topics(counts) if auto else int(self.n_components),
-            bursty=self._bursty,
+        draws = fitting.default_draws(seen) if self.draws is None else int(self.draws)
+        visits = fitting.SWEEPS_BEFORE_DRAWS if draws and self.n_components != 1 else fitting.SWEEPS
+        return fitting.TopicsPlan(
+            size=most_topics(documents) if auto else int(self.n_components),
+            bursty=self.bursty,
             inference=self.inference,
             alpha=0.1 if self.alpha is None else float(self.alpha),
             fit_alpha=self.fit_alpha,
             smoothing=self._smoothing(),
             max_iter=self.max_iter,
             tol=float(self.tol),
-            sweeps=self.sweeps,
-            draws=fitting.default_draws(counts) if self.draws is None else int(self.draws),
+            sweeps=self.sweeps or visits,
+            draws=draws,
             dtype=self._dtype(),
             seed=int(random.randint(2**31)),
             validated=self.validation_fraction is not None,
             joins=auto,
         )
-
-    def _continued(self, was: Topics, counts: sparse.csr_matrix, plan: fitting.Plan) -> Topics:
-        if was.eta.shape != (counts.shape[1], plan.size):
-            raise FitError(
-                f"warm_start goes on from {was.size} topics over {was.eta.shape[0]} words, and this fit has {plan.size} "
-                f"over {counts.shape[1]}. Use the same words and n_components, or warm_start=False."
-            )
-        return was.astype(plan.dtype)
 
     def partial_fit(self, X: Any, y: Any = None) -> Any:
         """Learn from one more batch of documents, each batch counting a little less than the one before.
@@ -167,87 +163,70 @@ class _TopicModel(FittedTopics):
         check_settings(self)
         if self.inference != "collapsed":
             raise FitError('partial_fit needs inference="collapsed"; mean-field fits need all documents at once.')
-        fresh = not hasattr(self, "_topics")
+        fresh = not hasattr(self, "topics_")
         counts = self._read(X, reset=fresh)
         if fresh and not counts.nnz:
             raise DataError(
                 f"no document of the first batch of {counts.shape[0]} has a word in it. Begin with a batch that has."
             )
-        seen = int(counts.shape[0]) + (0 if fresh else self.documents_seen_)
-        with Workers(self.n_jobs) as workers:
-            if fresh:
-                self._fit_stream(counts, workers, None)
-            elif counts.nnz:
-                self._remember(counts)
-                if self._seen is not None and self._seen.sum() >= stream.REFIT_GROWTH * self._fitted_tokens:
-                    self._fit_stream(self._seen, workers, self._topics)
-                else:
-                    self._follow_stream(counts, workers, seen)
+        number = int(counts.shape[0]) + (0 if fresh else self.documents_seen_)
+        if fresh:
+            topics = self._fit_stream(counts, None)
+        elif counts.nnz:
+            self.stream_.add(counts)
+            kept = self.stream_.seen
+            if kept is not None and kept.sum() >= stream.REFIT_GROWTH * self.stream_.fitted_tokens:
+                topics = self._fit_stream(kept, self.topics_)
+            else:
+                topics = self._follow_stream(counts, number)
+        else:
+            topics = self.topics_
         self.n_iter_ = 1 if fresh else self.n_iter_ + 1
-        self._finish(seen, self.history_[-1])
+        self.adopt(topics, number, self.history_[-1])
         return self
 
-    def _fit_stream(self, counts: sparse.csr_matrix, workers: Workers, was: Topics | None) -> None:
+    def _fit_stream(self, counts: sparse.csr_matrix, was: Topics | None) -> Topics:
         """Fit what was seen so far as a corpus of its own: the first batch, and all of a stream that is still short."""
+        documents = Documents.of(counts, self._dtype(), self.n_jobs)
+        seen, number = look_over(documents.rows), int(counts.shape[0])
         if was is None:
             random = check_random_state(self.random_state)
-            plan = self._plan(counts, random)
-            start = fitting.shaken_start(counts, plan, random)
+            plan = self._plan(number, seen, random)
+            start = fitting.shaken_start(seen, plan, random)
             self.history_, self.validation_, self.start_history_, self.outcome_ = [], [], [], "stream"
-            self._seen, self._stream_seed = counts, plan.seed
+            self.stream_ = stream.Stream(plan.seed, seen=counts)
         else:
-            seed = int(np.random.SeedSequence((self._stream_seed, self.n_iter_)).generate_state(1)[0])
-            plan = replace(self._plan(counts, np.random.RandomState(seed)), size=was.size, joins=False)
+            random = np.random.RandomState(int(stream.seed_of(self.stream_.seed, self.n_iter_)) % 2**32)
+            plan = replace(self._plan(number, seen, random), size=was.size, joins=False)
             start = was
-        run = fitting.Run(plan, counts, start, workers)
+        run = fitting.TopicsRun(plan, documents, seen, start)
         while not run.done:
             run.step()
-        self._topics, evidence = run.result()
+        topics, evidence = run.result()
         self.history_.append(evidence)
-        self._statistics, self._usage, self._fitted_tokens = None, None, float(counts.sum())
+        self.stream_.statistics, self.usage_, self.stream_.fitted_tokens = None, None, seen.tokens
+        return topics
 
-    def _remember(self, counts: sparse.csr_matrix) -> None:
-        """Keep the documents while the stream is short."""
-        if self._seen is not None:
-            self._seen = sparse.vstack([self._seen, counts], format="csr")
-            if self._seen.sum() > stream.SHORT_STREAM:
-                self._seen = None
-
-    def _follow_stream(self, counts: sparse.csr_matrix, workers: Workers, seen: int) -> None:
-        documents = Documents(counts, self._topics.size, self._topics.eta.dtype)
+    def _follow_stream(self, counts: sparse.csr_matrix, number: int) -> Topics:
+        topics = self.topics_
+        documents = Documents.of(counts, topics.eta.dtype, self.n_jobs)
         # The rate falls with batches of its own, so that a fit continued online is not overrun by its first batch.
         rate = min(1.0, (self.learning_offset + self.n_iter_) ** -self.learning_decay)
-        scale = max(self.total_samples or 0, seen) / counts.shape[0]
-
-        def seed(number: int) -> np.uint64:
-            return np.random.SeedSequence((self._stream_seed, self.n_iter_, number)).generate_state(1, np.uint64)[0]
-
-        drawn = self.draws != 0 and self._topics.size > 1
-        batch = stream.read_batch(documents, self._topics, workers, seed, self.sweeps, drawn)
-        old = self._statistics or self._restored_statistics(batch.statistics, max(self.total_samples or 0, seen))
-        blended = old.blend(batch.statistics, rate, scale)
-        self._topics = stream.follow(
-            self._topics, blended, batch, rate, workers, self._smoothing(), self.fit_alpha and self.n_iter_ > 0
-        )
-        self._statistics, self._usage = blended, None
+        expected = max(self.total_samples or 0, number)
+        seed = lambda draw: stream.seed_of(self.stream_.seed, self.n_iter_, draw)
+        drawn = self.draws != 0 and topics.size > 1
+        batch = stream.read_batch(documents, topics, seed, self.sweeps or 0, drawn)
+        old = self.stream_.statistics or stream.sums_of(topics, batch.statistics, expected, self.documents_seen_)
+        blended = old.blend(batch.statistics, rate, expected / counts.shape[0])
+        self.stream_.statistics, self.usage_ = blended, None
         self.history_.append(batch.evidence)
-
-    def _restored_statistics(self, new: Statistics, documents: float) -> Statistics:
-        """The sums that the present topics stand for, as if of so many documents."""
-        topics = self._topics
-        share = topics.share.astype(float)
-        scale = documents / max(self.documents_seen_, 1)
-        table_counts = scale * np.maximum(topics.eta / share - topics.floor[:, None].astype(float), 0.0)
-        terms = table_counts.sum(axis=0) / np.maximum(topics.total.astype(float), 1e-30)
-        alpha_terms = new.alpha_terms * documents / max(new.documents, 1)
-        return Statistics(table_counts, terms, topics.alpha * alpha_terms, alpha_terms, 0.0, 0.0, 0, new.drawn)
+        fit_alpha = self.fit_alpha and self.n_iter_ > 0
+        return stream.follow(topics, blended, batch, rate, self._smoothing(), fit_alpha, documents.threads)
 
     def _smoothing(self) -> float | None:
         return None if self.smoothing is None else float(self.smoothing)
 
-    def _hold_out(self, counts: sparse.csr_matrix, random: np.random.RandomState) -> tuple[Any, Any]:
-        from robustly.topics.evaluate import split_documents
-
+    def _hold_out(self, counts: sparse.csr_matrix, random: np.random.RandomState) -> tuple[sparse.csr_matrix, Split]:
         number = max(1, round(float(self.validation_fraction or 0) * counts.shape[0]))
         if number >= counts.shape[0]:
             raise DataError(
@@ -255,11 +234,6 @@ class _TopicModel(FittedTopics):
             )
         order = random.permutation(counts.shape[0])
         return counts[np.sort(order[number:])], split_documents(counts[np.sort(order[:number])], random)
-
-    def _validator(self, held: Any) -> Any:
-        from robustly.topics.evaluate import complete_halves
-
-        return lambda topics: float(complete_halves(topics, held, self.n_jobs).sum() / held.held_out.sum())
 
     def _dtype(self) -> Any:
         # One topic is maximum likelihood, and a bound has to climb to the last digit; both get double precision.
@@ -288,10 +262,10 @@ class RobustLDA(_TopicModel):
     seeds : words to begin topics with: a list of lists of words (or word ids), one list for each of the first topics, or
         a dict from topic to words. They weigh in their topic's prior; the documents may still outweigh them
     max_iter, tol : passes with expected counts, and the change of evidence per word below which two in a row end them.
-        Before draws 20 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
-    sweeps : visits of a document in each of these passes
+        Before draws 12 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
+    sweeps : visits of a document in each of these passes; None makes 2 where draws follow, else 3
     draws : passes after these in which each token's topic is drawn rather than expected; the topics are the average over
-        their second half. None makes 100, up to 300 the shorter the documents are. 0 leaves them out, as mean field
+        their second half. None makes 60, up to 300 the shorter the documents are. 0 leaves them out, as mean field
         does: the topics are then those of best evidence on the way
     n_jobs : threads; None or -1 takes all cores. The answer does not depend on it
     random_state : seed of the start and the draws
@@ -312,8 +286,8 @@ class RobustLDA(_TopicModel):
         draws; the end is never below the way there. ``start_history_`` has the passes before the draws and ``draws=0``
         these alone, with log p(word | the other words of its document). Mean field: the bound plus the topics' log prior
     n_topics_ : the number of topics fitted
-    coherence_, diversity_ : NPMI of each topic's ten top words in the documents of the fit; share of different words
-        among the topics' 25 top words
+    coherence_, diversity_ : NPMI of each topic's ten top words, as `top_words` ranks them, in the documents of the fit;
+        share of different words among the topics' 25 top words
     n_iter_, outcome_ : passes made, without the draws, and why they ended
 
     Example
@@ -332,7 +306,7 @@ class RobustLDA(_TopicModel):
     distribution.
     """
 
-    _bursty = True
+    bursty = True
 
 
 class LDA(_TopicModel):
@@ -343,28 +317,7 @@ class LDA(_TopicModel):
 
     Parameters
     ----------
-    n_components : number of topics, K; "auto" begins with up to 100 and joins those that are one topic in two, or have
-        nothing; `n_topics_` is what is left (see :mod:`robustly.topics.merging`)
-    inference : "collapsed" (default) integrates topics and proportions out and follows expected counts; "meanfield" is
-        Wang & Blei's Algorithm 2, slower, with a bound that never falls
-    alpha : where the proportions' concentrations start (0.1); fitted, one per topic, unless ``fit_alpha=False``
-    smoothing : strength of the topics' prior, in words; None fits it (mean field: in its collapsed start, then held)
-    seeds : words to begin topics with: a list of lists of words (or word ids), one list for each of the first topics, or
-        a dict from topic to words. They weigh in their topic's prior; the documents may still outweigh them
-    max_iter, tol : passes with expected counts, and the change of evidence per word below which two in a row end them.
-        Before draws 20 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
-    sweeps : visits of a document in each of these passes
-    draws : passes after these in which each token's topic is drawn rather than expected; the topics are the average over
-        their second half. None makes 100, up to 300 the shorter the documents are. 0 leaves them out, as mean field
-        does: the topics are then those of best evidence on the way
-    n_jobs : threads; None or -1 takes all cores. The answer does not depend on it
-    random_state : seed of the start and the draws
-    warm_start : begin `fit` at the topics of the last one
-    checkpoint : a file in which passes are kept while the fit goes on; see :meth:`fit`
-    validation_fraction : hold out this share of documents and stop when their completion no longer improves by `tol`
-    learning_decay, learning_offset, total_samples : for `partial_fit`
-    allow_fractional : take counts that are not whole, with approximate updates
-    verbose : None shows a progress bar on a terminal; 1 does so in notebooks too, and writes lines elsewhere; 0 nothing
+    Those of :class:`RobustLDA`.
 
     Attributes
     ----------
@@ -386,37 +339,12 @@ class LDA(_TopicModel):
     models.
     """
 
-    _bursty = False
-
-
-_MODELS = {"RobustLDA": RobustLDA, "LDA": LDA}
+    bursty = False
 
 
 def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> _TopicModel:
     """Rebuild a saved model."""
-    model = _MODELS[meta["model"]](**meta["parameters"])
+    model = {"RobustLDA": RobustLDA, "LDA": LDA}[meta["model"]](**meta["parameters"])
     check_settings(model)
-    kept = {name: arrays[name] for name in ("eta", "total", "alpha", "share", "floor")}
-    model._topics = Topics(bursty=model._bursty, strength=meta["strength"], **kept)
-    model.n_features_in_ = len(arrays["eta"])
-    model.vocabulary_ = tuple(meta["vocabulary"]) if meta["vocabulary"] is not None else None
-    if meta["names"] is not None:
-        model.feature_names_in_ = np.array(meta["names"], dtype=object)
-    model.history_, model.validation_ = meta["history"], meta["validation"]
-    model.start_history_, model.outcome_ = meta.get("start_history", []), meta.get("outcome", "")
-    model.n_iter_, model._stream_seed = meta["n_iter"], meta.get("stream_seed", 0)
-    model._seen, model._fitted_tokens = None, meta.get("fitted_tokens", 0.0)
-    if "seen_data" in arrays:
-        parts = tuple(arrays[f"seen_{name}"] for name in ("data", "indices", "indptr"))
-        model._seen = sparse.csr_matrix(parts, shape=(len(parts[2]) - 1, model.n_features_in_))
-    sums = meta.get("stream")
-    model._statistics = None
-    if sums is not None:
-        table_counts, total_terms, alpha_counts = (arrays[name] for name in STATISTICS)
-        model._statistics = Statistics(table_counts, total_terms, alpha_counts, **sums)
-    evidence = meta.get("evidence", model.history_[-1] if model.history_ else np.nan)
-    model._finish(meta["documents_seen"], evidence)
-    if "coherence" in arrays:
-        model.coherence_, model.diversity_ = arrays["coherence"], meta["diversity"]
-        model._usage = arrays.get("usage")
+    restore_topics(model, meta, arrays)
     return model

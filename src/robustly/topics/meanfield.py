@@ -25,9 +25,6 @@ from robustly.topics.special import compiled, log_rising, psi, psi_gap
 
 @compiled()
 def mean_field(
-    first,
-    last,
-    offset,
     starts,
     words,
     counts,
@@ -40,15 +37,15 @@ def mean_field(
     sweeps,
     tol,
     statistic,
+    table,
     out,
-    table_counts,
     bound,
     alpha_table_counts,
     total_terms,
 ):
-    """The E-step for documents ``first:last``; the arguments are those of `kernels.collapsed`.
+    """The E-step for a chunk of documents; the arguments are those of `kernels.collapsed`.
 
-    `out` holds the expected counts: if `warm`, the last pass's on entry, so that the bound climbs on from where it was.
+    `out` has the expected counts of all pairs: if `warm`, the last pass's on entry, so that the bound climbs on.
     """
     size = eta.shape[1]
     n = np.empty(size)
@@ -58,7 +55,7 @@ def mean_field(
     whole = 0.0
     for k in range(size):
         whole += alpha[k]
-    for d in range(first, last):
+    for d in range(starts.size - 1):
         begin, end = starts[d], starts[d + 1]
         tokens = 0.0
         for j in range(begin, end):
@@ -68,7 +65,7 @@ def mean_field(
         if warm:
             for j in range(begin, end):
                 for k in range(size):
-                    n[k] += out[j - offset, k]
+                    n[k] += out[j, k]
         for sweep in range(sweeps):
             for k in range(size):
                 lead[k] = psi(alpha[k] + n[k])
@@ -79,7 +76,7 @@ def mean_field(
             for j in range(begin, end):
                 count = counts[j]
                 row = eta[words[j]]
-                old = out[j - offset]
+                old = out[j]
                 top = -np.inf
                 for k in range(size):
                     if not bursty:
@@ -115,7 +112,7 @@ def mean_field(
                     total_terms[k] += psi_gap(float(total[k]), n[k])
         for j in range(begin, end):
             row = eta[words[j]]
-            mine = out[j - offset]
+            mine = out[j]
             for k in range(size):
                 expected = float(mine[k])
                 if expected > 1e-290:  # below, the quotient underflows and its part of the bound is nothing
@@ -125,5 +122,5 @@ def mean_field(
                     else:
                         value += expected * math.log(row[k])
                 if statistic:
-                    table_counts[j - offset, k] = row[k] * psi_gap(float(row[k]), expected) if bursty else expected
+                    table[words[j], k] += row[k] * psi_gap(float(row[k]), expected) if bursty else expected
         bound[d] = value

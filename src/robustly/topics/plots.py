@@ -22,7 +22,7 @@ def _label(word: str) -> str:
     return (shown if len(shown) <= 24 else shown[:23] + "…").replace("$", r"\$")
 
 
-def _chosen(model: FittedTopics, topics: Any) -> tuple[list[int], str]:
+def _drawn_topics(model: FittedTopics, topics: Any) -> tuple[list[int], str]:
     """The topics to draw, the most used first, and what to say if that is not all."""
     size = len(model.alpha_)
     if topics is None:
@@ -44,9 +44,9 @@ def plot_topics(model: FittedTopics, vocabulary: Any = None, n: int = 8, topics:
     from matplotlib.figure import Figure
 
     names = model.top_words(vocabulary, n)
-    weights, best = model.word_shares(), model._ranked(n)
+    weights, best = model.word_shares(), model.ranked_words(n)
     shares = model.alpha_ / model.alpha_.sum()
-    chosen, told = _chosen(model, topics)
+    chosen, told = _drawn_topics(model, topics)
     columns = min(columns, len(chosen))
     rows = -(-len(chosen) // columns)
     figure = Figure(figsize=(2.6 * columns, 0.5 + (0.55 + 0.21 * n) * rows), layout="constrained")
@@ -80,7 +80,7 @@ def plot_burstiness(model: FittedTopics, vocabulary: Any = None, n: int = 3, top
     if not np.isfinite(model.burstiness_).all():
         raise DataError("plain LDA has no burstiness to plot. Fit a RobustLDA.")
     names = model.top_words(vocabulary, n)
-    chosen, told = _chosen(model, topics)
+    chosen, told = _drawn_topics(model, topics)
     order = np.array(sorted(chosen, key=lambda k: model.burstiness_[k]))
     values = model.burstiness_[order]
     places = np.arange(len(order))

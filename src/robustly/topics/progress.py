@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from robustly.topics.fitting import Run
+    from robustly.topics.fitting import TopicsRun
 
 # Without a terminal, a line at most this often (seconds), and always one for the first pass and the last.
 BETWEEN_LINES = 2.0
@@ -21,7 +21,7 @@ def in_notebook() -> bool:
 
 
 class Progress:
-    """Shows a :class:`~robustly.topics.fitting.Run`; `verbose` as in the estimators."""
+    """Shows a :class:`~robustly.topics.fitting.TopicsRun`; `verbose` as in the estimators."""
 
     def __init__(self, name: str, verbose: int | None) -> None:
         self._name = name
@@ -44,7 +44,7 @@ class Progress:
         if self._bar is not None:
             self._bar.stop()
 
-    def show(self, run: Run) -> None:
+    def show(self, run: TopicsRun) -> None:
         drawn = len(run.drawn_history)
         history = [*run.history, *(value for value in run.drawn_history if value == value)]
         note = f"{history[-1]:.4f} per word"

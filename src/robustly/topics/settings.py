@@ -33,7 +33,7 @@ def check_settings(model: Any) -> None:
         raise FitError(f'inference="{model.inference}" is not known. Choose "collapsed" or "meanfield".')
     for name, low in (("n_components", 1), ("max_iter", 1), ("sweeps", 1), ("draws", 0)):
         value = getattr(model, name)
-        if (name == "draws" and value is None) or (name == "n_components" and _is_auto(model)):
+        if (name in ("draws", "sweeps") and value is None) or (name == "n_components" and _is_auto(model)):
             continue
         if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
             raise FitError(f"{name} is {value!r}; a whole number from {low} up was expected.")

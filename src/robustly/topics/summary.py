@@ -10,11 +10,30 @@ import pandas as pd
 
 
 @dataclass(frozen=True)
-class Summary:
+class TopicsSummary:
     """`topics` has a row for each topic, the most used first; `head` says how the fit went. ``str()`` is the text."""
 
     head: str
     topics: pd.DataFrame
+
+    @classmethod
+    def of(cls, model: Any, words: list[list[str]]) -> TopicsSummary:
+        """Of a fitted model, with each topic's words."""
+        shares = model.alpha_ / model.alpha_.sum()
+        order = np.argsort(-shares, kind="stable")
+        columns: dict[str, Any] = {"topic": order, "share": shares[order]}
+        if model.bursty:
+            columns["burstiness"] = model.burstiness_[order]
+        if hasattr(model, "coherence_"):
+            columns["coherence"] = model.coherence_[order]
+        columns["words"] = [words[k] for k in order]
+        head = (
+            f"{type(model).__name__}: {len(order)} topics, {model.documents_seen_} documents, {model.n_features_in_} words, "
+            f"evidence {model.evidence_:.4f} per word"
+        )
+        if hasattr(model, "coherence_"):
+            head += f", coherence {np.nanmean(model.coherence_):.3f}, diversity {model.diversity_:.2f}"
+        return cls(head, pd.DataFrame(columns))
 
     def __str__(self) -> str:
         shown = self.topics.copy()
@@ -34,21 +53,3 @@ class Summary:
 def plain_text(text: str) -> str:
     """A text with control characters written out, so that a terminal shows it and does not obey it."""
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
-def summarize(model: Any, words: list[list[str]]) -> Summary:
-    shares = model.alpha_ / model.alpha_.sum()
-    order = np.argsort(-shares, kind="stable")
-    columns: dict[str, Any] = {"topic": order, "share": shares[order]}
-    if model._bursty:
-        columns["burstiness"] = model.burstiness_[order]
-    if hasattr(model, "coherence_"):
-        columns["coherence"] = model.coherence_[order]
-    columns["words"] = [words[k] for k in order]
-    head = (
-        f"{type(model).__name__}: {len(order)} topics, {model.documents_seen_} documents, {model.n_features_in_} words, "
-        f"evidence {model.evidence_:.4f} per word"
-    )
-    if hasattr(model, "coherence_"):
-        head += f", coherence {np.nanmean(model.coherence_):.3f}, diversity {model.diversity_:.2f}"
-    return Summary(head, pd.DataFrame(columns))

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from robustly.errors import DataError, LocalizeError, did_you_mean, names
+from robustly.model.program.trace import ROWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,11 +30,13 @@ class Arguments:
         return jax.tree.unflatten(self.tree, list(leaves))
 
 
-def read_arguments(model: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Arguments:
-    """Bind a call to the program's parameters and take it apart."""
+def read_arguments(
+    model: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], *, partial: bool = False
+) -> Arguments:
+    """Bind a call to the program's parameters and take it apart; a `partial` call may leave some out."""
     signature = inspect.signature(model)
     try:
-        bound = signature.bind(*args, **kwargs)
+        bound = (signature.bind_partial if partial else signature.bind)(*args, **kwargs)
     except TypeError as error:
         raise DataError(f"the model takes {signature}, but the call does not fit it: {error}.") from error
     values = {name: _as_plain(name, value) for name, value in bound.arguments.items()}
@@ -80,7 +83,7 @@ def find_rows(arguments: Arguments, size: int, stated: Sequence[str] | None, pla
             if is_row and (not arguments.is_array(place) or leaf.ndim == 0 or leaf.shape[0] != size):
                 shape = getattr(leaf, "shape", type(leaf).__name__)
                 raise LocalizeError(
-                    f'rows= names "{arguments.labels[place]}", whose shape is {shape}, but plate "{plate}" has {size} rows. '
+                    f'rows= names "{arguments.labels[place]}", whose shape is {shape}, but {_whose(plate)} {size} rows. '
                     "Its leading axis must count the rows."
                 )
         return chosen
@@ -94,7 +97,11 @@ def find_rows(arguments: Arguments, size: int, stated: Sequence[str] | None, pla
             for label, leaf in zip(arguments.labels, arguments.leaves)
         )
         raise LocalizeError(
-            f'no argument has {size} rows, the size of plate "{plate}" ({shapes or "the model takes none"}). '
+            f"no argument has {size} rows, but {_whose(plate)} so many ({shapes or 'the model takes none'}). "
             "Pass the data as arguments whose leading axis counts the rows, instead of reading them from outside the model."
         )
     return found
+
+
+def _whose(plate: str) -> str:
+    return "what is observed has" if plate == ROWS else f'plate "{plate}" has'

@@ -16,7 +16,7 @@ from robustly.errors import DataError, LocalizeError, SupportError, names
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.sites import samples, support_of
-from robustly.model.program.trace import Trace, check_plate, inside, run_program, site_log_prob
+from robustly.model.program.trace import ROWS, Trace, check_plate, inside, run_program, site_log_prob
 from robustly.rows.arrays import bucket_of
 
 if TYPE_CHECKING:
@@ -92,9 +92,22 @@ def _both_ways(program: Program, values: Mapping[str, Any], rows: Sequence[Any])
             for leaf, row, counts in zip(program.arguments.leaves, program.is_row, program.counts_rows)
         ]
     )
-    together = run_program(program.request.model, args, kwargs, values=values, key=jax.random.key(1))
+    run = lambda more: run_program(
+        program.request.model, args, kwargs, values={**values, **more}, key=jax.random.key(1), along=program.along
+    )
+    together = run({})
     check_plate(together[program.plate], count)
     inner = [name for name in samples(together) if inside(together[name], program.plate)]
+    # Values that are the same in every row would not show that a row sees those of others.
+    rng = np.random.default_rng(1)
+    differing = {}
+    for name in inner:
+        site = together[name]
+        if not site["is_observed"] and not site["fn"].is_discrete:
+            bijection = biject_to(site["fn"].support)
+            shape = bijection.inverse_shape(jnp.shape(site["value"]))
+            differing[name] = bijection(jnp.asarray(0.1 * rng.normal(size=shape)))
+    together = run(differing)
     own = {name: together[name]["value"] for name in inner if not together[name]["is_observed"]}
     axis = {name: _row_axis(together[name], program.plate) for name in own}
 
@@ -136,6 +149,9 @@ def plain_supports(program: Program, trace: Trace) -> dict[int, Any] | None:
 
 def check_support(program: Program, arguments: Arguments) -> None:
     """Every observed value must be possible; name the first row that is not."""
+    if program.is_whole:
+        _refuse_impossible(program, program.full_trace(arguments, program.typical), 0)
+        return
     n = next(leaf.shape[0] for leaf, row in zip(arguments.leaves, program.is_row) if row)
     # Calls like the one that was read need no reading again, unless there is something to tell.
     plain = program.plain_supports if n == program.rows_read or _has_plate_of(program, arguments, n) else None
@@ -196,7 +212,8 @@ def _refuse_impossible(program: Program, trace: Trace, start: int) -> None:
         batch = np.broadcast_to(possible, fn.batch_shape) if fn.batch_shape else possible
         place = tuple(int(i) for i in np.argwhere(~batch)[0])
         row = start + (place[_row_axis(site, program.plate)] if place else 0)
-        seen = np.asarray(jnp.broadcast_to(value, fn.batch_shape + fn.event_shape))[place]
+        whole = jnp.broadcast_shapes(jnp.shape(value), (*fn.batch_shape, *fn.event_shape))
+        seen = np.asarray(jnp.broadcast_to(value, whole))[place]
         kind = type(hyper.core(fn)[0]).__name__.removesuffix("Probs").removesuffix("Logits")
         raise SupportError(
             f"{name} holds {seen} in row {row}, which a {kind} cannot give ({fn.support}). "
@@ -207,7 +224,7 @@ def _refuse_impossible(program: Program, trace: Trace, start: int) -> None:
 def refuse_other_lengths(trace: Trace, plate: str, size: int) -> None:
     """Observations must be as many as the plate's rows."""
     for name, site in samples(trace).items():
-        if not site["is_observed"] or not inside(site, plate):
+        if not site["is_observed"] or not inside(site, plate) or plate == ROWS:
             continue
         values = jnp.shape(site["value"])[: jnp.ndim(site["value"]) - len(site["fn"].event_shape)]
         axis = _row_axis(site, plate) - len(site["fn"].batch_shape)
@@ -217,8 +234,65 @@ def refuse_other_lengths(trace: Trace, plate: str, size: int) -> None:
 
 def _row_axis(site: Any, plate: str) -> int:
     """Which axis of a site's value counts the plate's rows."""
+    if plate == ROWS:
+        return 0
     frame = next(frame for frame in site["cond_indep_stack"] if frame.name == plate)
     return len(site["fn"].batch_shape) + frame.dim
+
+
+# Small values of a scale at which powers of it are read off.
+_SMALL = (1e-7, 1e-9)
+
+
+def check_bounded(program: Program) -> None:
+    r"""A row's integrated density must not be infinite where its residual is zero.
+
+    A scale whose prior keeps a positive density at 0 (half-normal, exponential) gives :math:`\int s^{-1} e^{-r^2/2s^2} p(s) ds`,
+    which grows like :math:`-\log |r|`: whatever value of the shared sites meets an observation exactly is infinitely likely, so
+    there is no best one. Powers are read off: the prior goes like :math:`s^{k-1}` and the density at its centre like
+    :math:`s^{-c}`; the integral is finite where k > c.
+    """
+    if program.size != 1 or len(program.sites.observed) != 1 or not program.sites.shared or program.latents is not None:
+        return
+    name, seen = program.sites.local[0], program.sites.observed[0]
+    if program.trace[name]["fn"].support not in (constraints.positive, constraints.nonnegative):
+        return
+    model = program.row_model
+    shape = jnp.shape(program.trace[name]["value"])
+
+    def logs(theta: Any, value: Any) -> tuple[Any, Any]:
+        def at_centre(run: Any, local: Any, theta: Any) -> Any:
+            site = run(program.all_values(local, theta, None), theta)[seen]
+            middle = getattr(site["fn"], "loc", None)
+            middle = site["fn"].mean if middle is None else middle
+            return program.log_prob({**site, "value": jnp.broadcast_to(middle, jnp.shape(site["value"]))})
+
+        local = jnp.full(shape, value)
+        row = tuple(jnp.asarray(a) for a in program.first_row)
+        return program.rowwise(at_centre, row, local, theta), program.log_prior(local, theta, row)
+
+    def powers(vector: Any) -> tuple[Any, Any]:
+        theta = model.parameters.natural(vector)
+        (near, p_near), (far, p_far) = (logs(theta, small) for small in _SMALL)
+        step = jnp.log(_SMALL[0] / _SMALL[1])
+        return (far - near) / step, 1.0 + (p_near - p_far) / step
+
+    site = program.trace[seen]
+    entries = np.size(site["value"]) // (1 if not program.is_whole else max(1, np.shape(site["value"])[0]))
+    if entries != 1 or site["fn"].is_discrete:
+        return
+    start = jnp.asarray(model.parameters.start)
+    try:
+        found = [tuple(float(a) for a in powers(start + shift)) for shift in (0.0, 0.7)]
+    except (NotImplementedError, AttributeError, TypeError, ValueError):
+        return
+    if all(np.isfinite(c) and np.isfinite(k) and c > 0.5 and k <= c + 1e-3 for c, k in found):
+        kind = type(hyper.core(program.trace[name]["fn"])[0]).__name__
+        raise LocalizeError(
+            f'site "{name}" ({kind}) keeps a positive density at 0, so a row whose residual is 0 would be infinitely likely: '
+            "shared values that meet one observation exactly would win, whatever the others say. Give it a prior that "
+            "vanishes at 0, such as LogNormal or InverseGamma for a standard deviation, or Gamma for a precision."
+        )
 
 
 def user_line(error: BaseException, model: Callable[..., Any]) -> str:

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
+from numpyro.distributions import Unit
 from numpyro.primitives import Messenger
 
 from robustly.errors import LocalizeError
+from robustly.model.jaxpr_simplify import Steps
 from robustly.model.program import hyper
 from robustly.model.program.trace import run_program
 
@@ -25,7 +27,7 @@ class PriorWatcher(Messenger):
         super().__init__(fn)
 
     def process_message(self, msg: Any) -> None:
-        if msg["type"] == "sample" and not msg["is_observed"]:
+        if msg["type"] == "sample" and (not msg["is_observed"] or isinstance(msg["fn"], Unit)):
             self.store(msg["name"], msg["fn"])
 
 
@@ -62,7 +64,7 @@ def dependences(program: Program) -> tuple[dict[str, set[str]], list[str], bool]
             moving[name] = _traced(prior)
 
     def note_tangles(name: str, prior: Any) -> None:
-        if name in shared and _traced(prior):
+        if name in (*shared, *sites.penalties) and _traced(prior):
             tangled.append(name)
 
     def note_led(name: str, prior: Any) -> None:
@@ -84,3 +86,21 @@ def _traced(prior: Any) -> set[str]:
     """The arguments of a prior that hold a trace."""
     inner, _ = hyper.core(prior)
     return {name for name, value in inner.get_args().items() if isinstance(value, jax.core.Tracer)}
+
+
+def only_first_reached(parts: Callable[[Any], tuple[list[Any], list[Any]]], entry: Any) -> bool:
+    """Whether the first of two lists of arrays moves with `entry`, and the second does not."""
+    try:
+        traced = jax.make_jaxpr(lambda a: parts(a))(entry)
+    except Exception:  # a program that cannot be followed here is not one in which it can be left out
+        return False
+    first = len(jax.tree.leaves(jax.eval_shape(lambda a: parts(a)[0], entry)))
+    steps = Steps(traced)
+    reached = steps.reached(steps.inputs)
+    moves = [place in reached for place in steps.outputs]
+    return any(moves[:first]) and not any(moves[first:])
+
+
+def traced_leaves(tree: Any) -> list[Any]:
+    """The numbers that a distribution, or several, were made of."""
+    return [leaf for leaf in jax.tree.leaves(tree) if hasattr(leaf, "dtype")]

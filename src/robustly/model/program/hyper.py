@@ -139,24 +139,37 @@ class Placed(NamedTuple):
     """Of `u` itself, where that is known without location and scale."""
 
 
-def place(prior: Any, u: Any, shape: tuple[int, ...]) -> Placed:
-    """The value of a site at free numbers `u`: standard steps from the middle of a location-scale prior, else its support's."""
+def place(
+    prior: Any,
+    u: Any,
+    shape: tuple[int, ...],
+    whole: tuple[int, ...] | None = None,
+    total: Callable[[Any], Any] = jnp.sum,
+) -> Placed:
+    """The value of a site at free numbers `u`: standard steps from the middle of a location-scale prior, else its support's.
+
+    A site with a copy for every row has the shape `whole` and takes the same value, of shape `shape`, in all of them; `total`
+    then sums by row.
+    """
+    whole = shape if whole is None else whole
     inner, masked = plain(prior), is_masked(prior)
     # A truncated or transformed prior has another support than the whole line.
     if inner is not None and u.size == np.prod(shape, dtype=int):
         u = u.reshape(shape)
         if type(inner) in LOCATION_SCALE:
-            volume = jnp.sum(jnp.broadcast_to(jnp.log(inner.scale), shape))
+            volume = total(jnp.broadcast_to(jnp.log(inner.scale), whole))
             law = type(inner)(**{**inner.get_args(), "loc": 0.0, "scale": 1.0}, validate_args=False)
-            return Placed(inner.loc + inner.scale * u, volume, None if masked else jnp.sum(law.log_prob(u)))
-        if type(inner) is dist.MultivariateNormal and jnp.ndim(inner.scale_tril) == 2:
+            density = None if masked else total(jnp.broadcast_to(law.log_prob(u), whole))
+            return Placed(jnp.broadcast_to(inner.loc + inner.scale * u, whole), volume, density)
+        if type(inner) is dist.MultivariateNormal and jnp.ndim(inner.scale_tril) == 2 and whole == shape:
             volume = jnp.sum(jnp.log(jnp.diagonal(inner.scale_tril))) * (np.prod(shape) / inner.loc.shape[-1])
             value = inner.loc + (inner.scale_tril @ u[..., None])[..., 0]
             return Placed(value, volume, None if masked else jnp.sum(dist.Normal().log_prob(u)))
     bijection = biject_to(prior.support)
     free = u.reshape(bijection.inverse_shape(shape))
     value = bijection(free)
-    return Placed(value, jnp.sum(bijection.log_abs_det_jacobian(free, value)))
+    # The same numbers in every row have the same volume in every row.
+    return Placed(jnp.broadcast_to(value, whole), jnp.sum(bijection.log_abs_det_jacobian(free, value)))
 
 
 def default_hyperprior(name: str, argument: Argument, prior: Any) -> Any:

@@ -30,11 +30,30 @@ from robustly.model.program.checks import (
     refuse_other_lengths,
     user_line,
 )
-from robustly.model.program.dependences import dependences
-from robustly.model.program.sites import choose_plate, latent_grid, local_size, sort_sites, support_of
-from robustly.model.program.trace import Trace, fixed_key, inside, run_program, site_log_prob
+from robustly.model.program.dependences import dependences, only_first_reached, traced_leaves
+from robustly.model.program.sites import (
+    choose_plate,
+    latent_grid,
+    local_size,
+    observed_sites,
+    samples,
+    sort_sites,
+    support_of,
+)
+from robustly.model.program.trace import ROWS, Trace, fixed_key, inside, run_program, site_log_prob, stand_in_rows
 from robustly.model.row import RowModel
 from robustly.rows.arrays import pad
+
+Run = Callable[..., Trace]
+Ask = Callable[..., Any]
+
+
+class Tangled(LocalizeError):
+    """A shared site whose prior follows a localized one."""
+
+    def __init__(self, site: str, text: str) -> None:
+        super().__init__(text)
+        self.site = site
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +68,8 @@ class Request:
     plate: str | None = None
     flat: tuple[str, ...] = ()
     """Shared sites whose own prior is left out (the classical limit of a localized site)."""
+    follow: bool = False
+    """Whether sites whose prior follows a localized one are localized too."""
 
 
 # Rows with which another process reads a program again, and the programs it has read so far.
@@ -68,6 +89,13 @@ def read_again(token: str, request: Request, arguments: Arguments) -> Program:
 class Program:
     """A program read for one kind of call; `row_model` is what it comes to."""
 
+    is_whole = False
+    """Whether the program is run on all rows at once, rather than on one at a time."""
+    along: tuple[str, ...] = ()
+    """Sites whose leading axis counts rows, in a program without a row plate."""
+    unobserved: tuple[str, ...] = ()
+    """Sites to be predicted though the call comes with something in the place of their observations."""
+
     def __init__(self, request: Request, arguments: Arguments) -> None:
         self.request = request
         self.arguments = arguments
@@ -76,6 +104,9 @@ class Program:
         full = self.full_trace(arguments)
         leading = [leaf.shape[0] for leaf in arguments.leaves if np.ndim(leaf) > 0]
         self.plate = choose_plate(full, leading, request.plate)
+        if self.plate == ROWS:
+            self.along = tuple(observed_sites(full))
+            stand_in_rows(full, self.along)
         size = full[self.plate]["args"][0]
         self.is_row = find_rows(arguments, size, request.rows, self.plate)
         refuse_other_lengths(full, self.plate, size)
@@ -84,11 +115,12 @@ class Program:
             type(leaf) is int and leaf == size and not row for leaf, row in zip(arguments.leaves, self.is_row)
         )
         self.first_row = tuple(np.asarray(leaf[0]) for leaf, row in zip(arguments.leaves, self.is_row) if row)
-        self.trace = self._first_trace()
+        self.trace = self._first_trace(full)
         self.sites = sort_sites(self.trace, request.sites, self.plate)
         self.rows_read = size
         self.plain_supports = plain_supports(self, full)
         self._refuse_outside()
+        self._check_penalties(full)
         self.size = local_size(self.trace, self.sites)
         self.latents = latent_grid(self.trace, self.sites)
         try:
@@ -116,7 +148,7 @@ class Program:
     def full_trace(self, arguments: Arguments, values: Mapping[str, Any] | None = None) -> Trace:
         """The program's trace on all rows; `values` by site, the rest typical."""
         args, kwargs = arguments.call(arguments.leaves)
-        return run_program(self.request.model, args, kwargs, values=values, key=fixed_key())
+        return run_program(self.request.model, args, kwargs, values=values, key=fixed_key(), along=self.along)
 
     def is_like(self, arguments: Arguments, values: bool = True) -> bool:
         """Whether a call differs from one already read only in the values and the number of its rows.
@@ -152,6 +184,11 @@ class Program:
         )
         return replace(arguments, leaves=leaves)
 
+    def row_data(self, arguments: Arguments) -> tuple[list[Any], list[str]]:
+        """What passes see of the rows of a call, with labels."""
+        both = [(a, label) for a, label, row in zip(arguments.leaves, arguments.labels, self.is_row) if row]
+        return [a for a, _ in both], [label for _, label in both]
+
     @cached_property
     def predictors(self) -> list[Any]:
         """What predicts calls of this program without observations, compiled, one entry for each kind of call."""
@@ -179,19 +216,81 @@ class Program:
         args, kwargs = self.call(row)
         swapped = {} if theta is None else self.swapped(theta)
         return run_program(
-            self.request.model, args, kwargs, values=values, swapped=swapped, plate=self.plate, key=key, draw=draw
+            self.request.model,
+            args,
+            kwargs,
+            values=values,
+            swapped=swapped,
+            plate=self.plate,
+            key=key,
+            draw=draw,
+            unobserved=self.unobserved,
+            along=self.along,
         )
 
-    def called_with(self, arguments: Arguments, is_row: tuple[bool, ...]) -> Program:
+    def run_once(self, values: Mapping[str, Any], theta: Mapping[str, Any] | None = None) -> Trace:
+        """The program's trace on some row, for what all rows have alike."""
+        return self.trace_row(self.first_row, values, theta)
+
+    def rowwise(self, ask: Ask, row: Any, *inputs: Any) -> Any:
+        """What ``ask(run, *inputs)`` comes to for one row, where ``run(values, theta)`` gives a trace of the program."""
+        return ask(lambda values, theta=None: self.trace_row(row, values, theta), *inputs)
+
+    def log_prob(self, site: Any) -> Any:
+        """A site's log density in the row, or rows, that a trace is of."""
+        return site_log_prob(site)
+
+    def called_with(self, arguments: Arguments, is_row: tuple[bool, ...], unobserved: tuple[str, ...] = ()) -> Program:
         """The same program for calls with other arguments, such as new rows without their observations."""
         other = copy.copy(self)
         counting = {label for label, counts in zip(self.arguments.labels, self.counts_rows) if counts}
-        other.arguments, other.is_row = arguments, is_row
+        other.arguments, other.is_row, other.unobserved = arguments, is_row, unobserved
         other.counts_rows = tuple(label in counting for label in arguments.labels)
+        other.first_row = tuple(np.asarray(leaf)[0] for leaf, row in zip(arguments.leaves, is_row) if row)
         other.__dict__.pop("row_model", None)
         return other
 
-    def _first_trace(self) -> Trace:
+    @cached_property
+    def observation_labels(self) -> tuple[str, ...]:
+        """Row arguments that are observed and enter nothing else, so that prediction can do without them."""
+        labels = [label for label, row in zip(self.arguments.labels, self.is_row) if row]
+        return tuple(label for place, label in enumerate(labels) if self._is_only_observed(place))
+
+    def _is_only_observed(self, place: int) -> bool:
+        def parts(entry: Any) -> tuple[list[Any], list[Any]]:
+            row = tuple(entry if k == place else a for k, a in enumerate(self.first_row))
+            trace = self.trace_row(row, self.typical)
+            observed = [trace[name] for name in self.sites.observed if name in trace]
+            return [site["value"] for site in observed], traced_leaves([site["fn"] for site in observed])
+
+        return only_first_reached(parts, self.first_row[place])
+
+    def by_row(self, site: Any, array: Any) -> Any:
+        """Something of a site, of its batch shape or more, without the axis of its only row."""
+        array = jnp.asarray(array, dtype=float)
+        return array[0] if array.ndim and array.shape[0] == 1 else array
+
+    def draw(self, row: Any, theta: Mapping[str, Any], key: Any, wanted: Sequence[str]) -> dict[str, Any]:
+        """Draws of some sites for a new row, with a local value of its own."""
+        trace = self.trace_row(row, self.shared_values(theta), theta, key=key, draw=True)
+        values = {name: trace[name]["value"] for name in wanted}
+        return {name: value[0] if jnp.ndim(value) else value for name, value in values.items()}
+
+    def _first_trace(self, full: Trace) -> Trace:
+        first = self.trace_row(self.first_row, {}, key=fixed_key())
+        if self.plate != ROWS:
+            return first
+        # Latent sites of as many entries as there are rows, whatever their number, have a value for every row already.
+        counted = lambda trace, name, size: jnp.shape(trace[name]["value"])[:1] == (size,)
+        size = full[ROWS]["args"][0]
+        own = [
+            name
+            for name, site in samples(first).items()
+            if not site["is_observed"] and name in full and counted(full, name, size) and counted(first, name, 1)
+        ]
+        if size == 1 or not own:
+            return first
+        self.along = (*self.along, *own)
         return self.trace_row(self.first_row, {}, key=fixed_key())
 
     @cached_property
@@ -210,16 +309,32 @@ class Program:
         if stray:
             raise LocalizeError(f'observed sites {names(stray)} stand outside plate "{self.plate}". Move them into it.')
 
+    def _check_penalties(self, full: Trace) -> None:
+        """A single factor that looks at the data has another value when it sees one row of them."""
+        for name in self.sites.penalties:
+            if not np.allclose(float(site_log_prob(full[name])), float(site_log_prob(self.trace[name])), rtol=1e-9):
+                raise LocalizeError(
+                    f'factor "{name}" is one number made of all rows, so it is not a product over them. Give it one entry a row.'
+                )
+
     def site_values(self, chosen: Sequence[str]) -> dict[str, Any]:
         # Plain arrays take the precision of whatever runs them; a NumPyro user's own sampler may be in single.
         return {name: np.asarray(self.trace[name]["value"]) for name in chosen}
 
     def _read_hyperparameters(self) -> None:
         moving, tangled, self.led = dependences(self)
+        for site in self.request.sites:
+            moving.setdefault(site, set()).update(self._by_row_arguments(site))
         for name in tangled:
-            raise LocalizeError(
+            if name in self.sites.penalties:
+                raise LocalizeError(
+                    f'factor "{name}" is one number for all rows and depends on {names(self.request.sites)}, which would now '
+                    "differ from row to row. Give it one entry a row."
+                )
+            raise Tangled(
+                name,
                 f'the prior of shared site "{name}" depends on {names(self.request.sites)}, which would now differ from row '
-                f'to row. Localize "{name}" too.'
+                f'to row. Localize "{name}" too, or let also="auto" do so.',
             )
         fixed, believed = self.request.fixed or {}, self.request.hyperprior or {}
         self.free: dict[str, dict[str, hyper.Argument]] = {}
@@ -253,6 +368,10 @@ class Program:
                 )
             self.free[site], self.held[site] = free, held
         self.fixed = {site: dict(fixed.get(site, {})) for site in self.request.sites}
+
+    def _by_row_arguments(self, site: str) -> set[str]:
+        """Arguments of a localized prior that differ by row, beyond what was seen when the row was traced."""
+        return set()
 
     def swapped(self, theta: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         """The fitted and fixed arguments of each localized prior."""
@@ -330,7 +449,7 @@ class Program:
             shape = jnp.shape(self.trace[name]["value"])
 
             def set_value(prior: Any) -> Any:
-                placed[name] = hyper.place(prior, part, shape)
+                placed[name] = self._place(name, prior, part, shape)
                 return placed[name].value
 
             return set_value
@@ -338,30 +457,38 @@ class Program:
         cuts = np.cumsum([0, *self._local_sizes])
         return {name: at(name, u[cuts[i] : cuts[i + 1]]) for i, name in enumerate(self.sites.local)}, placed
 
+    def _place(self, name: str, prior: Any, part: Any, shape: tuple[int, ...]) -> hyper.Placed:
+        return hyper.place(prior, part, shape)
+
     def _transform(self, u: Any, theta: Any, row: Any) -> tuple[Any, Any]:
-        setters, placed = self._setters(u)
-        rest = {**self.site_values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
-        self.trace_row(row, {**rest, **setters}, theta)
-        values = {name: at.value for name, at in placed.items()}
-        return values[self.sites.local[0]] if self.single else values, sum(at.log_volume for at in placed.values())
+        def ask(run: Run, u: Any, theta: Any) -> tuple[Any, Any]:
+            setters, placed = self._setters(u)
+            rest = {**self.site_values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
+            run({**rest, **setters}, theta)
+            return {name: at.value for name, at in placed.items()}, sum(at.log_volume for at in placed.values())
+
+        values, volume = self.rowwise(ask, row, u, theta)
+        return values[self.sites.local[0]] if self.single else values, volume
 
     def _joint(self, u: Any, theta: Any, row: Any, z: Any = None) -> Any:
-        setters, placed = self._setters(u)
-        rest = (
-            self.site_values(self.sites.filled)
-            if z is None
-            else self.site_values(self.sites.filled) | self.latent_values(z)
-        )
-        trace = self.trace_row(row, {**rest, **self.shared_values(theta), **setters}, theta)
-        total = sum((self._log_coordinate(trace[name], at) for name, at in placed.items()), jnp.zeros(()))
-        counted = (*self.sites.discrete, *self.sites.observed)
-        return sum((site_log_prob(trace[name]) for name in counted), total)
+        def ask(run: Run, u: Any, theta: Any, z: Any) -> Any:
+            setters, placed = self._setters(u)
+            rest = (
+                self.site_values(self.sites.filled)
+                if z is None
+                else self.site_values(self.sites.filled) | self.latent_values(z)
+            )
+            trace = run({**rest, **self.shared_values(theta), **setters}, theta)
+            total = sum((self._log_coordinate(trace[name], at) for name, at in placed.items()), jnp.zeros(()))
+            counted = (*self.sites.discrete, *self.sites.observed)
+            return sum((self.log_prob(trace[name]) for name in counted), total)
 
-    @staticmethod
-    def _log_coordinate(site: Any, at: hyper.Placed) -> Any:
+        return self.rowwise(ask, row, u, theta, z)
+
+    def _log_coordinate(self, site: Any, at: hyper.Placed) -> Any:
         """The log density of a local site's coordinate. Whitened, it is free of location and scale: fewer numbers to follow."""
         if at.log_density is None or site.get("scale") is not None:
-            return site_log_prob(site) + at.log_volume
+            return self.log_prob(site) + at.log_volume
         return at.log_density
 
     @cached_property
@@ -387,8 +514,11 @@ class Program:
         return found[self.sites.local[0]] if self.single else found
 
     def log_prior(self, local: Any, theta: Any, row: Any) -> Any:
-        trace = self.trace_row(row, self.all_values(local, theta, None), theta)
-        return sum(site_log_prob(trace[name]) for name in self.sites.local)
+        def ask(run: Run, local: Any, theta: Any) -> Any:
+            trace = run(self.all_values(local, theta, None), theta)
+            return sum(self.log_prob(trace[name]) for name in self.sites.local)
+
+        return self.rowwise(ask, row, local, theta)
 
     def _log_likelihood(self, local: Any, theta: Any, row: Any) -> Any:
         return self._likelihood(local, theta, row, None)
@@ -397,25 +527,27 @@ class Program:
         return self._likelihood(local, theta, row, z)
 
     def _likelihood(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
-        trace = self.trace_row(row, self.all_values(local, theta, z), theta)
-        total = sum(
-            (site_log_prob(trace[name]) for name in (*self.sites.discrete, *self.sites.observed)), jnp.zeros(())
-        )
-        if z is None or not self.led:
-            return total
-        # The prior is read at one value of z; what another changes of it is counted here.
-        changed = sum(site_log_prob(trace[name]) for name in self.sites.local)
-        return total + changed - self.log_prior(local, theta, row)
+        def ask(run: Run, local: Any, theta: Any, z: Any) -> Any:
+            trace = run(self.all_values(local, theta, z), theta)
+            counted = (*self.sites.discrete, *self.sites.observed)
+            total = sum((self.log_prob(trace[name]) for name in counted), jnp.zeros(()))
+            if z is None or not self.led:
+                return total
+            # The prior is read at one value of z; what another changes of it is counted here.
+            return total + sum(self.log_prob(trace[name]) for name in self.sites.local)
+
+        found = self.rowwise(ask, row, local, theta, z)
+        return found if z is None or not self.led else found - self.log_prior(local, theta, row)
 
     def _log_hyperprior(self, theta: Any) -> Any:
         total = jnp.zeros(())
-        wanted = [name for name in self.sites.shared if name not in self.request.flat]
+        wanted = [name for name in (*self.sites.shared, *self.sites.penalties) if name not in self.request.flat]
         if wanted:
             values = {
                 **self.site_values((*self.sites.local, *self.sites.filled, *self.sites.discrete)),
                 **self.shared_values(theta),
             }
-            trace = self.trace_row(self.first_row, values, theta)
+            trace = self.run_once(values, theta)
             total = sum((site_log_prob(trace[n]) for n in wanted if trace[n]["type"] == "sample"), total)
         for site, believed in (self.request.hyperprior or {}).items():
             for argument, prior in believed.items():

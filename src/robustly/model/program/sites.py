@@ -12,7 +12,7 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 
 from robustly.errors import LocalizeError, did_you_mean, names
-from robustly.model.program.trace import Trace, check_plate, inside
+from robustly.model.program.trace import ROWS, Trace, inside, is_penalty
 
 MAX_DIM = 10
 MAX_LATENTS = 4096
@@ -30,29 +30,38 @@ class Sites:
     discrete: tuple[str, ...]
     filled: tuple[str, ...]
     """Unobserved halves of partly observed sites; they integrate to one and drop out."""
+    penalties: tuple[str, ...] = ()
+    """Single factors, which count once for all rows."""
 
 
 def samples(trace: Trace) -> dict[str, Any]:
     return {name: site for name, site in trace.items() if site["type"] == "sample"}
 
 
+def observed_sites(trace: Trace) -> dict[str, Any]:
+    """Sites with observations; factors count where they have an entry for every row."""
+    return {name: site for name, site in samples(trace).items() if site["is_observed"] and not is_penalty(site)}
+
+
 def choose_plate(trace: Trace, leading: Sequence[int], stated: str | None) -> str:
-    """The plate whose size is the number of rows: the outermost one that holds every observed site."""
+    """The plate whose size is the number of rows: the outermost one that holds every observed site.
+
+    Where no plate holds what is observed, rows run along its leading axis: :data:`~robustly.model.program.trace.ROWS`.
+    """
     plates = {name: site for name, site in trace.items() if site["type"] == "plate"}
-    observed = {name: site for name, site in samples(trace).items() if site["is_observed"]}
+    observed = observed_sites(trace)
     if stated is not None and stated not in plates:
         raise LocalizeError(f'no plate "{stated}"; this model has {names(plates)}.' + did_you_mean(stated, plates))
-    if not plates:
+    if not observed and any(is_penalty(site) for site in samples(trace).values()):
         raise LocalizeError(
-            "this model has no plate, so nothing says which sites have a copy for every row. "
-            "Put the likelihood inside `with numpyro.plate(name, x.shape[0]):`."
+            "this model states its likelihood as one factor for all rows together. Give numpyro.factor an array with one "
+            "entry a row: leave out the sum."
         )
-    for site in plates.values():
-        size, subsample = site["args"][:2]
-        if subsample is not None and subsample != size:
-            check_plate(site, size)
     if not observed:
         raise LocalizeError("this model has no observed site. Pass the observations to fit(), for instance fit(x, y).")
+    if stated is None and not any(inside(site, name) for site in observed.values() for name in plates):
+        _refuse_other_axes(observed)
+        return ROWS
     common = [name for name in plates if all(inside(site, name) for site in observed.values())]
     if stated is not None:
         common = [name for name in common if name == stated] or [stated]
@@ -71,12 +80,35 @@ def choose_plate(trace: Trace, leading: Sequence[int], stated: str | None) -> st
     return min(fitting, key=depth)
 
 
+def _refuse_other_axes(observed: dict[str, Any]) -> None:
+    """Without a plate, everything observed must have the same leading axis."""
+    lengths = {name: jnp.shape(site["value"])[:1] for name, site in observed.items()}
+    single = [name for name, shape in lengths.items() if not shape]
+    if single:
+        raise LocalizeError(
+            f"observed site{'s' if len(single) > 1 else ''} {names(single)} hold a single value and stand in no plate, so "
+            "nothing says what a row is. Pass observations with a leading axis that counts the rows."
+        )
+    if len(set(lengths.values())) > 1:
+        listed = ", ".join(f'"{name}" has {shape[0]}' for name, shape in lengths.items())
+        raise LocalizeError(
+            f"observed sites stand in no plate and have different numbers of rows: {listed}. Put those that share rows into "
+            "`with numpyro.plate(name, x.shape[0]):` and name it by plate=, or model them apart."
+        )
+
+
 def sort_sites(trace: Trace, asked: Sequence[str], plate: str) -> Sites:
     """Which sites are local, shared, discrete or observed; refuse what cannot be localized."""
     found = samples(trace)
     latent = [name for name, site in found.items() if not site["is_observed"]]
-    observed = [name for name, site in found.items() if site["is_observed"]]
+    observed = list(observed_sites(trace))
     for name in asked:
+        renamed = [other for other in (f"{name}_decentered", f"{name}_base") if other in latent]
+        if name not in found and renamed:
+            raise LocalizeError(
+                f'site "{name}" is reparameterised inside the model, where "{renamed[0]}" is drawn in its place. Take '
+                "handlers.reparam out of the model (wrapped around it, it is undone), as rows are integrated out anyway."
+            )
         if name not in found:
             raise LocalizeError(
                 f'no latent site "{name}"; this model has {names(latent)}.' + did_you_mean(name, latent)
@@ -106,7 +138,8 @@ def sort_sites(trace: Trace, asked: Sequence[str], plate: str) -> Sites:
                 f'site "{name}" is discrete and shared by all rows, which has no point estimate. '
                 f'Put it inside plate "{plate}", or fix it.'
             )
-    return Sites(plate, tuple(observed), tuple(local), tuple(shared), tuple(discrete), tuple(filled))
+    penalties = tuple(name for name, site in found.items() if is_penalty(site))
+    return Sites(plate, tuple(observed), tuple(local), tuple(shared), tuple(discrete), tuple(filled), penalties)
 
 
 def local_size(trace: Trace, sites: Sites) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -10,14 +10,17 @@ import jax
 import jax.numpy as jnp
 import numpyro
 from numpyro import handlers
-from numpyro.distributions import biject_to
-from numpyro.primitives import Messenger
+from numpyro.distributions import Unit, biject_to
+from numpyro.primitives import CondIndepStackFrame, Messenger
 
 from robustly.errors import LocalizeError
 from robustly.model.program.hyper import with_arguments
 
 Site = dict[str, Any]
 Trace = dict[str, Site]
+
+ROWS = "(rows)"
+"""What stands for the row plate where a program has none: rows then run along the leading axis of what is observed."""
 
 
 class OneRow(Messenger):
@@ -30,16 +33,28 @@ class OneRow(Messenger):
         swapped: Mapping[str, Mapping[str, Any]],
         plate: str | None,
         draw: bool,
+        unobserved: Collection[str] = (),
     ):
         self.values, self.swapped, self.plate, self.draw = values, swapped, plate, draw
+        self.unobserved = unobserved
         super().__init__(fn)
 
     def process_message(self, msg: Site) -> None:
+        if msg["type"] == "plate" and msg["args"][1] is not None:
+            # Rows are read in chunks anyway: all of them are used.
+            msg["args"], msg["value"] = (msg["args"][0], None), jnp.arange(msg["args"][0])
         if msg["type"] == "plate" and msg["name"] == self.plate:
             check_plate(msg, 1)
+        if msg["type"] == "control_flow":
+            raise LocalizeError(
+                "the model runs a chain by numpyro's scan (or cond), so its rows are not independent of each other. "
+                "For time series see rb.series: it takes statsmodels' state-space models, and hidden Markov models."
+            )
+        name = msg["name"]
+        if msg["type"] == "sample" and msg["is_observed"] and name in self.unobserved:
+            msg["is_observed"], msg["value"] = False, None
         if msg["type"] not in ("sample", "param") or msg.get("is_observed"):
             return
-        name = msg["name"]
         if name in self.swapped and msg["type"] == "sample":
             msg["fn"] = with_arguments(msg["fn"], self.swapped[name])
         if name in self.values:
@@ -66,13 +81,12 @@ def neutral_value(prior: Any, sample_shape: tuple[int, ...] = ()) -> Any:
 
 
 def check_plate(msg: Site, expected: int) -> None:
-    """The row plate must follow the data: size one for one row, no subsampling."""
-    size, subsample = msg["args"][:2]
-    name = msg["name"]
-    if subsample is not None and subsample != size:
+    """The row plate must follow the data: size one for one row."""
+    size, name = msg["args"][0], msg["name"]
+    if size != expected and name == ROWS:
         raise LocalizeError(
-            f'plate "{name}" subsamples {subsample} of {size} rows. Take subsample_size out of the model: '
-            "rows are read in chunks anyway."
+            f"what is observed has {size} rows when the model is called with {expected} row{'s' if expected > 1 else ''}. "
+            "Pass all data as arguments whose leading axis counts the rows."
         )
     if size != expected:
         raise LocalizeError(
@@ -97,21 +111,52 @@ def run_program(
     plate: str | None = None,
     key: Any = None,
     draw: bool = False,
+    unobserved: Collection[str] = (),
+    along: Collection[str] = (),
 ) -> Trace:
-    """The trace of a program under swapped values and priors, apart from whatever handlers the caller is under."""
-    program = OneRow(model, values or {}, swapped or {}, plate, draw)
+    """The trace of a program under swapped values and priors, apart from whatever handlers the caller is under.
+
+    Sites in `unobserved` are treated as if their observations had not been given. Of a program without a row plate, `along`
+    are the sites whose leading axis counts rows; they then look as if they stood in a plate of their own.
+    """
+    program = OneRow(model, values or {}, swapped or {}, plate, draw, unobserved)
     seeded = handlers.seed(program, key) if key is not None else program
     with numpyro.validation_enabled(False), handlers.block():
-        return handlers.trace(seeded).get_trace(*args, **kwargs)
+        trace: Trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+    if along:
+        stand_in_rows(trace, along)
+    if plate == ROWS:
+        check_plate(trace[ROWS], 1)
+    return trace
+
+
+def stand_in_rows(trace: Trace, along: Collection[str]) -> None:
+    """Let sites whose leading axis counts rows look as if they stood in a plate of their own."""
+    sizes = {}
+    for name in along:
+        if name in trace and jnp.ndim(trace[name]["value"]):
+            site, shape = trace[name], jnp.shape(trace[name]["value"])
+            deep = max(len(shape) - len(site["fn"].event_shape), 1)
+            site["cond_indep_stack"] = [*site["cond_indep_stack"], CondIndepStackFrame(ROWS, -deep, shape[0])]
+            sizes[name] = shape[0]
+    trace[ROWS] = {"type": "plate", "name": ROWS, "args": (max(sizes.values(), default=0), None)}
 
 
 def site_log_prob(site: Site) -> Any:
     """A sample site's total log density, with its scale and mask."""
+    return jnp.sum(site_log_probs(site))
+
+
+def site_log_probs(site: Site) -> Any:
+    """A sample site's log densities, one for each entry of its batch."""
     value, intermediates = site["value"], site.get("intermediates")
     logs = site["fn"].log_prob(value, intermediates) if intermediates else site["fn"].log_prob(value)
-    if site.get("scale") is not None:
-        logs = logs * site["scale"]
-    return jnp.sum(logs)
+    return logs if site.get("scale") is None else logs * site["scale"]
+
+
+def is_penalty(site: Site) -> bool:
+    """Whether a site is a single factor, which counts once for all rows: ``numpyro.factor("penalty", -b**2)``."""
+    return isinstance(site.get("fn"), Unit) and site["fn"].batch_shape == () and not site["cond_indep_stack"]
 
 
 def inside(site: Site, plate: str) -> bool:

@@ -16,8 +16,8 @@ import numpy as np
 from sklearn.cluster import KMeans, kmeans_plusplus
 
 from robustly.errors import ModelError
-from robustly.mixture import covariance
-from robustly.mixture.ecm import EMPTY, Components, Rules, run_ecm
+from robustly.fit.t_components import EMPTY, Components, Rules, run_ecm
+from robustly.model import scale_matrices
 from robustly.rows.store import Rows, sample_places
 
 STARTS = ("robust", "kmeans", "k-means++", "random", "random_from_data")
@@ -95,8 +95,8 @@ def with_given(found: Components, given: dict[str, Any]) -> Components:
     if given.get("means") is not None:
         changes["means"] = given["means"]
     if given.get("precisions") is not None:
-        changes["factors"] = covariance.factor_of_precisions(found.kind, given["precisions"])
-        changes["covariances"] = covariance.covariances_of(found.kind, changes["factors"])
+        changes["factors"] = scale_matrices.factor_of_precisions(found.kind, given["precisions"])
+        changes["covariances"] = scale_matrices.covariances_of(found.kind, changes["factors"])
     return replace(found, **changes)
 
 
@@ -109,14 +109,16 @@ def from_shares(X: np.ndarray, share: np.ndarray, rules: Rules, dof: float) -> C
         chosen = np.flatnonzero(share[:, k])
         off = X[chosen] - mean
         weighed = off * share[chosen, k, None]
-        scatter.append(weighed.T @ off if covariance.has_matrices(rules.kind) else np.einsum("ij,ij->j", weighed, off))
-    covariances = covariance.pooled(rules.kind, np.stack(scatter), mass, rules.floor)
+        scatter.append(
+            weighed.T @ off if scale_matrices.has_matrices(rules.kind) else np.einsum("ij,ij->j", weighed, off)
+        )
+    covariances = scale_matrices.pooled(rules.kind, np.stack(scatter), mass, rules.floor)
     return Components(
         rules.kind,
         mass / mass.sum(),
         means,
         covariances,
-        covariance.factor(rules.kind, covariances),
+        scale_matrices.factor(rules.kind, covariances),
         np.full(len(means), dof),
     )
 
@@ -184,10 +186,10 @@ def _view(rows: np.ndarray, everyone: Components, turn: int) -> np.ndarray:
     """
     if everyone.kind == "spherical":
         return rows * everyone.factors[0]
-    white = covariance.whitener(everyone.kind, everyone.factors, 1, rows.shape[1])[0]
+    white = scale_matrices.whitener(everyone.kind, everyone.factors, 1, rows.shape[1])[0]
     if white.ndim == 2 and turn % 2:
         return rows @ white
-    diagonal = np.diagonal(covariance.matrices(everyone.kind, everyone.covariances, 1, rows.shape[1])[0])
+    diagonal = np.diagonal(scale_matrices.matrices(everyone.kind, everyone.covariances, 1, rows.shape[1])[0])
     return rows / np.sqrt(diagonal)
 
 
@@ -201,8 +203,8 @@ def is_sound(found: Components, everyone: Components, n: int) -> bool:
     size, dim = found.means.shape
     if np.min(found.weights) * n < dim + 2:
         return False
-    whole = covariance.whitener(everyone.kind, everyone.factors, 1, dim)[0]
-    for weight, shape in zip(found.weights, covariance.matrices(found.kind, found.covariances, size, dim)):
+    whole = scale_matrices.whitener(everyone.kind, everyone.factors, 1, dim)[0]
+    for weight, shape in zip(found.weights, scale_matrices.matrices(found.kind, found.covariances, size, dim)):
         beside = whole.T @ shape @ whole if whole.ndim == 2 else np.outer(whole, whole) * shape
         variances = np.linalg.eigvalsh(beside)
         if variances[0] < FLAT or (weight < SPARSE and np.log(variances).mean() > 0.0):

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import digamma, polygamma
 
-from robustly.mixture import covariance
-from robustly.mixture.passes import Densities, MixtureSums, collect
+from robustly.approx.t_rows import Densities, MixtureSums, collect
+from robustly.model import scale_matrices
 from robustly.rows.store import Rows
 
 LEAST_DOF, LARGEST_DOF = 0.1, 1000.0
@@ -45,7 +45,7 @@ class Components:
     @property
     def kernel(self) -> Densities:
         size, dim = self.means.shape
-        white = covariance.whitener(self.kind, self.factors, size, dim)
+        white = scale_matrices.whitener(self.kind, self.factors, size, dim)
         with np.errstate(divide="ignore"):
             return Densities(np.log(self.weights), self.means, white, self.dofs)
 
@@ -64,7 +64,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Run:
+class ComponentsRun:
     """Where one start led."""
 
     components: Components
@@ -80,7 +80,7 @@ class Run:
 
 def run_ecm(
     X: np.ndarray | Rows, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None
-) -> Run:
+) -> ComponentsRun:
     """Climb from `start` until the mean log-likelihood moves by less than ``rules.tol``."""
     n, held = len(X), start
     seen = collect(X, held.kernel, fit_dof=rules.fit_dof)
@@ -107,7 +107,7 @@ def run_ecm(
                 converged = True
                 break
             held, seen = released, again
-    return Run(held, seen.log_likelihood / n, history, converged)
+    return ComponentsRun(held, seen.log_likelihood / n, history, converged)
 
 
 def update_components(held: Components, seen: MixtureSums, n: int, rules: Rules, *, quick: bool) -> Components:
@@ -120,7 +120,7 @@ def update_components(held: Components, seen: MixtureSums, n: int, rules: Rules,
         scatter = seen.scatter - seen.weight[:, None] * shift**2
         # Rows that are all the same leave rounding here, which may be negative.
         scatter = np.maximum(scatter, 0.0)
-    covariances = covariance.pooled(rules.kind, scatter, weight if quick else mass, rules.floor)
+    covariances = scale_matrices.pooled(rules.kind, scatter, weight if quick else mass, rules.floor)
     dofs = held.dofs
     if rules.fit_dof:
         dofs = (newton_dofs if quick else em_dofs)(held.dofs, seen, rules.tied_dof)
@@ -130,7 +130,7 @@ def update_components(held: Components, seen: MixtureSums, n: int, rules: Rules,
         weights / weights.sum(),
         held.means + shift,
         covariances,
-        covariance.factor(rules.kind, covariances),
+        scale_matrices.factor(rules.kind, covariances),
         dofs,
     )
 

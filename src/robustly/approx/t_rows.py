@@ -16,44 +16,22 @@ sums with a constant added to each distance and each log density, so it is read 
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from scipy.special import digamma, gammaln, polygamma
 from scipy.stats import chi2
-from threadpoolctl import ThreadpoolController
 
-from robustly.mixture.covariance import log_det_factors
+from robustly._runtime.threads import on_one_thread
+from robustly.model.scale_matrices import log_det_factors
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Rows
 
 BLOCK_NUMBERS = 1 << 18
 LOG_TWO_PI = float(np.log(2.0 * np.pi))
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-@functools.cache
-def _libraries() -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-def on_one_thread(function: F) -> F:
-    """Run `function` with matrix products on one thread.
-
-    Blocks are small: threads spend more time waiting for each other than they save, and on a busy machine thirty times
-    more.
-    """
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with _libraries().limit(limits=1, user_api="blas"):
-            return function(*args, **kwargs)
-
-    return run  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)
@@ -82,6 +60,18 @@ def log_start(dofs: np.ndarray, dim: int) -> np.ndarray:
     finite = np.isfinite(dofs)
     nu = dofs[finite]
     found[finite] = gammaln(0.5 * (nu + dim)) - gammaln(0.5 * nu) - 0.5 * dim * np.log(np.pi * nu)
+    return found
+
+
+def log_tails(distance: np.ndarray, known: np.ndarray, dofs: np.ndarray) -> np.ndarray:
+    """Log densities at squared distances (n, K) of rows with `known` columns, without −½ log|2πΣ|, which a normal has too."""
+    found = np.empty_like(distance)
+    for dim in np.unique(known):
+        rows = known == dim
+        level = log_start(dofs, int(dim)) + 0.5 * dim * LOG_TWO_PI
+        with np.errstate(invalid="ignore"):
+            heavy = -0.5 * (dofs + dim) * np.log1p(distance[rows] / dofs)
+        found[rows] = level + np.where(np.isfinite(dofs), heavy, -0.5 * distance[rows])
     return found
 
 
@@ -203,7 +193,7 @@ _own = threading.local()
 
 def _block_sums(over: Pass, columns: np.ndarray, fit_dof: bool) -> tuple[dict[str, Any], dict[str, Any]]:
     kernel = over.kernel
-    return _sum_block(over, columns, DofRates(kernel.dofs, kernel.means.shape[1]) if fit_dof else None), {}
+    return sum_block(over, columns, DofRates(kernel.dofs, kernel.means.shape[1]) if fit_dof else None), {}
 
 
 def _block_seen(over: Pass, columns: np.ndarray, spread: np.ndarray | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -229,9 +219,14 @@ def as_rows(X: np.ndarray) -> ArrayRows:
     return ArrayRows((X,), np.broadcast_to(1.0, len(X)), labels=("X",), padded=False)
 
 
-def _sum_block(over: Pass, columns: np.ndarray, rates: DofRates | None) -> dict[str, Any]:
+def sum_block(
+    over: Pass, columns: np.ndarray, rates: DofRates | None, share: np.ndarray | None = None
+) -> dict[str, Any]:
+    """The sums of one block, by name; shares of the components (K, B) that a chain of states has found may be given."""
     density, distance, logs = over.look(columns)
-    evidence, share = shares(density)
+    evidence = np.zeros(1)
+    if share is None:
+        evidence, share = shares(density)
     size, dim = over.kernel.means.shape
     count = columns.shape[1]
     if logs is None:

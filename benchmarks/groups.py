@@ -1,0 +1,278 @@
+"""What do robust mixed models buy, and do their intervals and lists keep their word? Tables, written to results/groups.md.
+
+    python benchmarks/groups.py [--sets 500] [--only coverage boundary contaminated speed] [--seed 1]
+
+Coverage: 8, 20 and 100 groups of 5 to 15 rows, a column that varies within groups and one that does not, normal and Poisson
+responses, effects of standard deviation .7 (noise 1): 95 % intervals of the coefficients (Fit.confint) and of the effects' standard
+deviation (profile likelihood). Boundary: the same without effects. Contaminated: 60 groups of 10 rows, a tenth of the groups with
+effects 8 standard deviations off, or a tenth of the rows 10 off. Normal effects by maximum likelihood are lme4's estimates (they
+agree to 1e-5, see tests/glm/test_groups.py), so they stand for it. Speed is in CPU seconds of one process, ratios within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+SD = 0.7
+TRUE = {"Intercept": 0.5, "x": 0.4, "w": -0.3}
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def simulate(
+    rng: np.random.Generator, groups: int, family: str, sd: float = SD, rows: int | None = None
+) -> pd.DataFrame:
+    """Rows with a column x that varies within groups and a column w that does not."""
+    sizes = rng.integers(5, 16, groups) if rows is None else np.full(groups, rows)
+    g = np.repeat(np.arange(groups), sizes)
+    x, w = rng.normal(size=len(g)), rng.normal(size=groups)[g]
+    m = TRUE["Intercept"] + TRUE["x"] * x + TRUE["w"] * w + sd * rng.normal(size=groups)[g]
+    y = m + rng.normal(size=len(g)) if family == "normal" else rng.poisson(np.exp(m))
+    return pd.DataFrame({"y": y, "x": x, "w": w, "g": g})
+
+
+def coverage(sets: int, seed: int) -> dict[str, Any]:
+    """Shares of sets in which 95 % intervals hold the truth."""
+    import robustly as rb
+
+    found: dict[str, Any] = {}
+    for family in ("normal", "poisson"):
+        for groups in (8, 20, 100):
+            held = dict.fromkeys((*TRUE, "sd"), 0)
+            for one in range(sets):
+                data = simulate(np.random.default_rng([seed, groups, one]), groups, family)
+                fit = rb.glm("y ~ x + w + (1 | g)", data, family=family)
+                ends = fit.confint(0.95)
+                for name, value in TRUE.items():
+                    held[name] += ends[name][0] <= value <= ends[name][1]
+                low, high = fit.source.variance_components(0.95).loc[("g", "Intercept"), ["low", "high"]]
+                held["sd"] += low <= SD <= high
+            found[f"{family}, {groups} groups"] = {name: count / sets for name, count in held.items()}
+            print(family, groups, found[f"{family}, {groups} groups"], flush=True)
+    return found
+
+
+def boundary(sets: int, seed: int) -> dict[str, Any]:
+    """Without effects: how often none are found, and how often the test at 5 % says that there are some."""
+    import robustly as rb
+
+    found = {}
+    for family in ("normal", "poisson"):
+        none, said = 0, 0
+        for one in range(sets):
+            data = simulate(np.random.default_rng([seed, 7, one]), 50, family, sd=0.0)
+            fit = rb.glm("y ~ x + w + (1 | g)", data, family=family)
+            none += not fit.source.problem.entries
+            from robustly.glm.grouped.components import ratio_test
+
+            said += ratio_test(fit.source.found, 0) < 0.05
+        found[f"{family}, 50 groups"] = {"sd is 0": none / sets, "test at 5 %": said / sets}
+        print(family, found[f"{family}, 50 groups"], flush=True)
+    return found
+
+
+KINDS = {
+    "groups, normal response": ("normal", "groups", {"group_law": "student_t"}),
+    "groups, Poisson response": ("poisson", "groups", {"group_law": "student_t"}),
+    "rows, normal response": ("normal", "rows", {"local": "dispersion"}),
+    "rows, Poisson response": ("poisson", "rows", {"family": "negative_binomial"}),
+}
+
+
+def contaminated(sets: int, seed: int) -> dict[str, Any]:
+    """Errors of coefficients beside those of normal effects and classical rows; what lists of groups and rows hold."""
+    import robustly as rb
+
+    found = {}
+    for kind, (family, bad, robust) in KINDS.items():
+        errors: dict[str, list[np.ndarray]] = {"classical": [], "robust": []}
+        false, power = [], []
+        for one in range(sets):
+            rng = np.random.default_rng([seed, 11, one])
+            data, wrong = spoilt(rng, family, bad)
+            for name, options in (("classical", {}), ("robust", robust)):
+                fit = rb.glm("y ~ x + w + (1 | g)", data, **{"family": family, **options})
+                errors[name].append(fit.coefficients.to_numpy() - np.array(list(TRUE.values())))
+            listed = fit.outliers(fdr=0.05, level="group" if bad == "groups" else "row")
+            false.append(np.mean(~np.isin(listed, wrong)) if len(listed) else 0.0)
+            power.append(np.mean(np.isin(wrong, listed)))
+        size = {name: np.sqrt(np.mean(np.square(values), axis=0)) for name, values in errors.items()}
+        bias = {name: np.mean(values, axis=0) for name, values in errors.items()}
+        line: dict[str, Any] = {
+            f"error {term}": float(size["robust"][i] / size["classical"][i]) for i, term in enumerate(TRUE)
+        }
+        line["error, all"] = float(np.sqrt(np.mean(size["robust"] ** 2) / np.mean(size["classical"] ** 2)))
+        line |= {f"bias {term}": [float(bias[n][i]) for n in ("classical", "robust")] for i, term in enumerate(TRUE)}
+        line |= {"FDR": float(np.mean(false)), "power": float(np.mean(power))}
+        found[kind] = line
+        print(kind, line, flush=True)
+    return found
+
+
+def spoilt(rng: np.random.Generator, family: str, bad: str) -> tuple[pd.DataFrame, np.ndarray]:
+    """60 groups of 10 rows, a tenth of the groups or of the rows grossly wrong, all to one side."""
+    data = simulate(rng, 60, family, rows=10)
+    if bad == "groups":
+        wrong = rng.choice(60, 6, replace=False)
+        hit = np.isin(data["g"], wrong)
+        shift = 8.0 * SD if family == "normal" else np.log(100.0)
+    else:
+        wrong = rng.choice(len(data), len(data) // 10, replace=False)
+        hit = np.isin(np.arange(len(data)), wrong)
+        shift = 10.0 if family == "normal" else np.log(100.0)
+    y = (
+        data["y"] + shift * hit
+        if family == "normal"
+        else np.where(hit, np.rint((data["y"] + 1) * np.exp(shift)), data["y"])
+    )
+    return data.assign(y=y), wrong
+
+
+# ---------------------------------------------------------------------- speed
+
+RIVALS = r"""
+suppressMessages({library(lme4); library(glmmTMB)})
+folder <- commandArgs(TRUE)[1]
+form <- y ~ x0 + x1 + x2 + x3 + x4 + (1 | g)
+timed <- function(name, run) {
+  t <- system.time(fit <- suppressMessages(suppressWarnings(run())))
+  f <- fixef(fit); f <- if (is.list(f) && !is.null(f$cond)) f$cond else f
+  cat(sprintf('{"name": "%s", "cpu": %.4f, "x0": %.8f}\n', name, t[1] + t[2], f[2]))
+}
+n <- read.csv(file.path(folder, "normal.csv")); n$g <- factor(n$g)
+timed("lmer", function() { f <- lmer(form, n, REML = FALSE); vcov(f); f })
+p <- read.csv(file.path(folder, "poisson.csv")); p$g <- factor(p$g)
+timed("glmmTMB", function() { f <- glmmTMB(form, p, family = poisson); vcov(f); f })
+timed("glmer", function() { f <- glmer(form, p, family = poisson, nAGQ = 9); vcov(f); f })
+"""
+FORMULA = "y ~ x0 + x1 + x2 + x3 + x4 + (1 | g)"
+
+
+def large(n: int, groups: int, family: str, slopes: bool = False, ragged: bool = False) -> pd.DataFrame:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(n, 5))
+    if ragged:
+        sizes = np.array([100_000, 10_000, 1000, 100, 10, *np.ones(2000, int)])
+        g = np.concatenate([np.repeat(np.arange(len(sizes)), sizes), rng.integers(len(sizes), groups, n)])[:n]
+        rng.shuffle(g)
+    else:
+        g = rng.integers(0, groups, n)
+    m = 0.5 + X @ np.linspace(-0.3, 0.3, 5) + 0.5 * rng.normal(size=g.max() + 1)[g]
+    if slopes:
+        m = m + 0.3 * rng.normal(size=g.max() + 1)[g] * X[:, 0]
+    frame = pd.DataFrame(X, columns=[f"x{i}" for i in range(5)]).assign(g=g)
+    return frame.assign(y=rng.poisson(np.exp(m)) if family == "poisson" else m + rng.normal(size=n))
+
+
+def seconds(data: pd.DataFrame, formula: str, family: str) -> dict[str, float]:
+    """CPU seconds of a second fit in this process, standard errors included, and the peak of memory beyond the data."""
+    import resource
+
+    import robustly as rb
+
+    few = data[data["g"].isin(data["g"].unique()[:50])]
+    rb.glm(formula, few, family=family)
+    if len(data) <= 200_000:
+        rb.glm(formula, data, family=family)
+    began, wall = time.process_time(), time.perf_counter()
+    fit = rb.glm(formula, data, family=family)
+    errors = fit.standard_errors
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return {
+        "cpu": time.process_time() - began,
+        "wall": time.perf_counter() - wall,
+        "x0": float(fit.coefficients["x0"]),
+        "se": float(errors["x0"]),
+        "peak MB": peak,
+        "data MB": data.memory_usage().sum() / 1e6,
+    }
+
+
+def speed(sets: int, seed: int) -> dict[str, Any]:
+    """Beside lme4 and glmmTMB where R is there; and how time grows."""
+    found: dict[str, Any] = {}
+    poisson, normal = large(100_000, 1000, "poisson"), large(100_000, 1000, "normal")
+    if shutil.which("Rscript"):
+        with tempfile.TemporaryDirectory() as folder:
+            poisson.to_csv(Path(folder) / "poisson.csv", index=False)
+            normal.to_csv(Path(folder) / "normal.csv", index=False)
+            script = Path(folder) / "rivals.R"
+            script.write_text(RIVALS)
+            told = subprocess.run(["Rscript", str(script), folder], capture_output=True, text=True, check=False).stdout
+            found |= {one["name"]: one for one in map(json.loads, told.split("\n")[:-1])}
+            print(found, flush=True)
+    found["poisson 1e5"] = seconds(poisson, FORMULA, "poisson")
+    found["normal 1e5"] = seconds(normal, FORMULA, "normal")
+    slopes = FORMULA.replace("(1 | g)", "(1 + x0 | g)")
+    found["slopes 1e5"] = seconds(large(100_000, 1000, "poisson", slopes=True), slopes, "poisson")
+    found["ragged 2e5"] = seconds(large(200_000, 3000, "poisson", ragged=True), FORMULA, "poisson")
+    for n in (250_000, 1_000_000):
+        found[f"poisson {n}"] = seconds(large(n, n // 100, "poisson"), FORMULA, "poisson")
+    for name, value in found.items():
+        print(name, value, flush=True)
+    return found
+
+
+TABLES = {"coverage": coverage, "boundary": boundary, "contaminated": contaminated, "speed": speed}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--sets", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="*", default=list(TABLES), choices=list(TABLES))
+    given = parser.parse_args()
+    warnings.simplefilter("ignore")
+    path = RESULTS / "groups.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    for name in given.only:
+        kept[name] = {"sets": given.sets, "seed": given.seed, "found": TABLES[name](given.sets, given.seed)}
+        path.write_text(json.dumps(kept, indent=1) + "\n")
+    write_tables(kept)
+
+
+def write_tables(kept: dict[str, Any]) -> None:
+    """results/groups.md, from what is kept."""
+    lines = ["# Groups", "", " ".join(__doc__.split("\n\n")[2].split()), ""]
+    for name, one in kept.items():
+        if not isinstance(one, dict) or "found" not in one:
+            continue
+        frame = pd.DataFrame.from_dict(one["found"], orient="index")
+        shown = frame.map(lambda value: _shown(value))
+        told = "" if name == "speed" else f", {one['sets']} sets, seed {one['seed']}"
+        lines += [f"## {name}{told}", "", "| | " + " | ".join(map(str, shown.columns)) + " |"]
+        lines += ["|---" * (shown.shape[1] + 1) + "|"]
+        lines += [f"| {label} | " + " | ".join(row) + " |" for label, row in zip(shown.index, shown.to_numpy())]
+        lines += [""]
+    (RESULTS / "groups.md").write_text("\n".join(lines))
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " / ".join(_shown(one) for one in value)
+    return (
+        ""
+        if value is None or (isinstance(value, float) and np.isnan(value))
+        else f"{value:.4g}"
+        if isinstance(value, float)
+        else str(value)
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""Does ``localize`` take the models people write? The corpus of ``tests/models``, each model fitted, asked and checked.
+
+    python benchmarks/models.py [name …] [--nuts] [--again]
+
+Every model is fitted cold, then asked for its summary, posterior, predictive and outliers, saved and
+loaded; its evidence is compared with brute-force integration, its estimates with scipy's on the brute-force objective. With
+``--nuts`` its program is sampled by NUTS, 500 + 500 draws. Times are CPU seconds of this process, good as ratios within one
+run, except where XLA_FLAGS asks for quick compilation (``--xla_backend_optimization_level=0``), which only checks. What is found goes to ``results/models.json`` as it comes, so that a run can be continued; a summary is printed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+HERE = Path(__file__).parent
+RESULTS = HERE / "results" / "models.json"
+MODELS = HERE.parent / "tests" / "models"
+sys.path.insert(0, str(MODELS))
+
+import jax  # noqa: E402
+from brute_force import BruteForce  # noqa: E402
+from corpus import Case  # noqa: E402
+
+import robustly as rb  # noqa: E402
+
+
+def corpus() -> dict[str, Case]:
+    """All cases by name."""
+    found: dict[str, Case] = {}
+    for path in sorted(MODELS.glob("models_*.py")):
+        found.update(importlib.import_module(path.stem).CORPUS)
+    return found
+
+
+def timed(record: dict[str, Any], name: str, act: Callable[[], Any]) -> Any:
+    """Do it, and note its CPU time or by which error it ended."""
+    start = time.process_time()
+    try:
+        return act()
+    except Exception as error:
+        kind = "refused" if isinstance(error, rb.RobustlyError) else "raw error"
+        record.setdefault("ended", {})[name] = f"{kind}: {type(error).__name__}: {str(error)[:300]}"
+        return None
+    finally:
+        record.setdefault("seconds", {})[name] = round(time.process_time() - start, 3)
+
+
+def look_at(case: Case) -> dict[str, Any]:
+    """Fit a model and ask it everything."""
+    record: dict[str, Any] = {
+        "tags": sorted(case.tags),
+        "quick": "xla_backend_optimization_level" in os.environ.get("XLA_FLAGS", ""),
+    }
+    robust = rb.localize(case.model, case.site, **case.options)
+    fit = timed(record, "fit", lambda: robust.fit(*case.args))
+    if fit is None:
+        record["as expected"] = case.refused is not None and case.refused in record["ended"]["fit"]
+        return record
+    record.update(
+        outcome=fit.outcome.kind,
+        approximation=fit.approximation,
+        whole=any("all rows at once" in note for note in fit.notes),
+        log_likelihood=float(fit.log_likelihood),
+    )
+    record["as expected"] = case.refused is None
+    site = case.site if isinstance(case.site, str) else case.site[0]
+    timed(record, "summary", lambda: str(fit.summary()))
+    if fit.outcome.kind != "boundary":
+        posterior = timed(record, "posterior", lambda: fit.posterior(site).mean)
+        record["finite posterior"] = posterior is not None and bool(np.all(np.isfinite(posterior)))
+    new = case.new if case.new is not None else tuple(np.asarray(a)[:3] for a in case.args[:-1])
+    if new:
+        mean = timed(record, "predictive", lambda: (fit.predictive(*new).mean, fit.predictive(*new).quantile(0.9))[0])
+        record["finite predictive"] = mean is not None and bool(np.all(np.isfinite(mean)))
+    timed(record, "outliers", lambda: fit.outliers())
+    timed(record, "save and load", lambda: _kept(fit, robust, new))
+    timed(record, "brute force", lambda: _compare(record, case, fit))
+    return record
+
+
+def _kept(fit: Any, robust: Any, new: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        fit.save(Path(folder) / "fit.rb")
+        again = rb.load(Path(folder) / "fit.rb", model=robust)
+        assert np.allclose(again.vector, fit.vector)
+        if new:
+            assert np.allclose(again.predictive(*new).mean, fit.predictive(*new).mean, equal_nan=True)
+
+
+def _compare(record: dict[str, Any], case: Case, fit: Any) -> None:
+    with jax.enable_x64(True):
+        brute = BruteForce(case, len(fit.evidence))
+        theta = {name: np.asarray(value, dtype=float) for name, value in fit.parameters.items()}
+        at_boundary = fit.outcome.kind == "boundary"
+        if at_boundary:
+            brute.sites = []
+        evidence, log_prior = brute.value(theta)
+        record["evidence gap"] = float(np.max(np.abs(np.asarray(evidence) - fit.evidence)))
+        if at_boundary:
+            return
+        record["objective gap"] = float(fit.objective - np.sum(evidence) - log_prior)
+        limits = fit.source.passes.model.parameters.limits
+        best, where = brute.maximum(theta, limits)
+        record["below scipy"] = best - float(fit.objective)
+        off = [np.max(np.abs(where[n] - theta[n]) / (1e-3 + np.abs(theta[n]))) for n in theta]
+        record["estimates off"] = float(max(off))
+
+
+def sample(case: Case) -> dict[str, Any]:
+    """NUTS on the localized program, 500 + 500."""
+    from numpyro.infer import MCMC, NUTS
+
+    record: dict[str, Any] = {}
+    program = rb.localize(case.model, case.site, **case.options).program
+
+    def run() -> Any:
+        with jax.enable_x64(True):
+            chain = MCMC(NUTS(program), num_warmup=500, num_samples=500, progress_bar=False)
+            chain.run(jax.random.key(0), *case.args)
+            return jax.tree.map(np.asarray, chain.get_samples())
+
+    draws = timed(record, "nuts", run)
+    record["finite draws"] = draws is not None and all(np.all(np.isfinite(v)) for v in draws.values())
+    return record
+
+
+def told(found: dict[str, Any]) -> str:
+    """The figures of all models looked at."""
+    done = [r for r in found.values() if "as expected" in r]
+    fitted = [r for r in done if "outcome" in r]
+    raw = [n for n, r in found.items() if any("raw error" in text for text in r.get("ended", {}).values())]
+    asked = ("fit", "summary", "posterior", "predictive", "outliers")
+    ratios = [
+        sum(r["seconds"].get(k, 0.0) for k in asked) / r["seconds"]["fit"]
+        for r in fitted
+        if "posterior" in r["seconds"]
+    ]
+    against = [
+        sum(r["seconds"].get(k, 0.0) for k in asked) / r["seconds"]["nuts"]
+        for r in fitted
+        if r["seconds"].get("nuts") and not r["quick"]
+    ]
+    gaps = [r["evidence gap"] for r in fitted if "evidence gap" in r]
+    lines = [
+        f"{len(done)} models: {sum(r['as expected'] for r in done)} as expected, {len(fitted)} fitted, "
+        f"{sum(r['whole'] for r in fitted)} of them run whole",
+        f"evidence checked {len(gaps)}: within 1e-6 {sum(g <= 1e-6 for g in gaps)}, within 1e-3 {sum(g <= 1e-3 for g in gaps)}",
+        f"below scipy's objective by more than 1e-4: {sum(r.get('below scipy', 0.0) > 1e-4 for r in fitted)}",
+        f"raw errors: {raw or 'none'}",
+    ]
+    if ratios:
+        lines.append(f"fit and questions / fit: median {np.median(ratios):.2f} over {len(ratios)}")
+    if against:
+        lines.append(f"fit and questions / NUTS: median {np.median(against):.2f} over {len(against)}")
+    return "\n".join(lines)
+
+
+def main(words: list[str]) -> None:
+    jax.config.update("jax_enable_compilation_cache", False)
+    warnings.simplefilter("ignore")
+    chosen = [word for word in words if not word.startswith("-")]
+    known = corpus()
+    found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for name in chosen or known:
+        record = found.get(name, {})
+        if "as expected" not in record or "--again" in words:
+            record = look_at(known[name])
+        if "--nuts" in words and "outcome" in record and "nuts" not in record["seconds"]:
+            more = sample(known[name])
+            record = {**record, **more, "seconds": {**record["seconds"], **more["seconds"]}}
+        found[name] = record
+        RESULTS.parent.mkdir(exist_ok=True)
+        RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        print(name, {k: v for k, v in record.items() if k not in ("tags",)}, flush=True)
+    print(told(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

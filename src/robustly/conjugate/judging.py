@@ -1,0 +1,110 @@
+r"""Which rows of a conjugate pair do not belong? The pair's law as the core, and the same law with more widely spread locals.
+
+Measurements with variances of their own are judged as a regression judges them, by a normal core and, where that does much
+better, a heavy-tailed one: one law, one answer on all roads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpyro.distributions import constraints as limit
+
+from robustly.conjugate.base import PairDefinition
+from robustly.errors import ModelError
+from robustly.result.outliers import Candidate, Judgement, judge
+from robustly.result.two_part import TwoPart, judge_measurements
+from robustly.rows.distinct import Table
+
+CONSISTENT = 1.4826  # A normal's standard deviation over its median absolute deviation.
+WIDTHS_OF_LOCALS = (float(np.log(3.0)), 0.7)
+# A weak prior on the logarithm of the locals' relative spread in the core; and how much narrower than the fit it is climbed from.
+SPREAD = (float(np.log(0.5)), 1.5)
+NARROWER = (1.0, 0.3)
+
+Tails = Callable[[Mapping[str, Any] | None], np.ndarray]
+
+
+def judge_pair(pair: PairDefinition, table: Table, theta: Mapping[str, Any] | None, tails: Tails) -> Judgement | None:
+    """Weigh the laws of a pair's rows; `theta` is the fitted one, None at the classical limit."""
+    if pair.measured:
+        found = _measurements(table, pair.fixed)
+    else:
+        candidates = _widened(pair, table, theta, tails)
+        if candidates is None:
+            return None
+        found = judge(candidates)
+    by_row = (None if part is None else table.spread_out(part) for part in (found.probability, found.tail))
+    return Judgement(*by_row, found.share, found.law, found.weights, found.doubt)
+
+
+# ---------------------------------------------------------------------- measurements about a common place
+
+_KEPT: dict[Any, dict[Any, Any]] = {}
+
+
+def _measurements(table: Table, given: Mapping[str, Any]) -> Judgement:
+    x, weight = np.asarray(table.columns["x"]), table.weight
+    fixed = {name: given[name] for name in ("loc", "scale") if name in given}
+    mean = float(fixed.get("loc", weight @ x / weight.sum()))
+    size = float(np.sqrt(weight @ (x - mean) ** 2 / weight.sum())) or 1e-150
+    middle = float(fixed.get("loc", np.median(x)))
+    narrow = CONSISTENT * float(np.median(np.abs(x - middle))) or size
+    starts = [{"loc": middle, "scale": narrow}, {"loc": mean, "scale": size}]
+    return judge_measurements(
+        table.rows,
+        lambda theta, row: row[0] - theta["loc"],
+        lambda theta: np.abs(x - theta["loc"]),
+        [{name: value for name, value in start.items() if name not in fixed} for start in starts],
+        freedom=0 if "loc" in fixed else 1,
+        constraints={},
+        fixed=fixed,
+        keeps=_KEPT.setdefault(tuple(fixed.items()), {}),
+    )
+
+
+# ---------------------------------------------------------------------- any other pair
+
+
+def _widened(
+    pair: PairDefinition, table: Table, theta: Mapping[str, Any] | None, tails: Tails
+) -> list[Candidate] | None:
+    """The pair's law and the same law wider by its first coordinate, which says how rows differ."""
+    coordinates = pair.coordinates(table.columns)
+    first, (constraint, shape) = next(iter(coordinates.items()))
+    fixed = pair.fixed
+    if first in fixed or constraint is not limit.positive or shape:
+        return None
+    columns, power = tuple(table.columns), pair.spread_power
+    start = dict(pair.start(table) if theta is None else theta)
+
+    def parts(theta: Mapping[str, Any], row: Any) -> tuple[Any, Any]:
+        named = dict(zip(columns, row))
+        core = {name: value for name, value in theta.items() if name not in ("width", "share")}
+        wide = {**core, first: theta[first] * (1.0 + theta["width"] ** 2) ** (0.5 / power)}
+        return pair.evidence(core, named), pair.evidence(wide, named)
+
+    def core_tails(theta: Mapping[str, Any]) -> np.ndarray:
+        return np.maximum(
+            tails({name: value for name, value in theta.items() if name not in ("width", "share")}), 1e-11
+        )
+
+    try:
+        core_tails({**fixed, **start})
+        known: Any = core_tails
+    except (ModelError, NotImplementedError):
+        known = None
+    free = {name: value for name, value in start.items() if name not in fixed}
+    law = TwoPart(
+        f"a core of {type(pair).__name__} rows",
+        parts,
+        [{**free, first: start[first] * narrow ** (1.0 / power), "width": 3.0} for narrow in NARROWER],
+        {name: one for name, (one, _) in coordinates.items() if name not in fixed},
+        {"width": WIDTHS_OF_LOCALS, **({} if power > 0 else {first: (SPREAD[0] / power, SPREAD[1] / abs(power))})},
+        known,
+        fixed=fixed,
+        keeps=_KEPT.setdefault((pair, columns), {}),
+    )
+    return [law.candidate(table.rows)]

@@ -1,0 +1,1 @@
+"""Regressions whose rows fall into groups with effects of their own: robust mixed models."""

@@ -1,0 +1,117 @@
+"""From what a user asks of rows in groups to a fitted mixed model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from robustly.errors import ModelError, names
+from robustly.fit.outcome import Stop, warn_unless_converged
+from robustly.fit.search import search
+from robustly.glm.families import Family, Normal, Poisson
+from robustly.glm.grouped.design import MOST_EFFECTS, EffectColumns
+from robustly.glm.grouped.effects import effect_law
+from robustly.glm.grouped.problem import GroupDesign, GroupPlan, grouped_regression
+from robustly.glm.grouped.result import grouped_fit
+from robustly.glm.local import LocalChoice, law_of
+from robustly.result.fit import Fit
+
+OPTIONS = ("local", "group_law", "group_dof", "dof", "tol", "max_iter")
+# Laws of effects with closed forms for normal responses.
+CLOSED = ("normal", "precision")
+
+
+def fit_grouped(
+    given: GroupDesign,
+    family: Family,
+    *,
+    local: LocalChoice = "auto",
+    group_law: str = "normal",
+    group_dof: float | None = None,
+    dof: float | str | None = None,
+    tol: float = 1e-10,
+    max_iter: int = 200,
+    formula: Any = None,
+    effects: EffectColumns | None = None,
+    **others: Any,
+) -> Fit:
+    """Fit a regression with effects of groups and say how it went.
+
+    Args:
+        local: what rows have of their own within their groups: nothing (``"auto"`` or None), ``"dispersion"`` of a normal
+            response (Student-t errors), ``"label"`` of 0/1 responses.
+        group_law: how effects are spread: ``"normal"``, ``"student_t"`` or ``"laplace"``; of Poisson counts also ``"gamma"``,
+            a factor of the group's rates; of a normal response also
+            ``"precision"``: every group has a precision of its own, of its effects and its noise, so that its rows together
+            have a multivariate Student t (Pinheiro, Liu & Wu 2001).
+        group_dof: degrees of freedom of Student-t effects or of groups' precisions; None fits them.
+        dof: degrees of freedom of Student-t errors; None fits them.
+    """
+    if others:
+        raise ModelError(
+            f"a regression with groups takes {names(OPTIONS)}; got {names(sorted(others))}. Leave that out."
+        )
+    if not tol > 0 or max_iter < 1:
+        raise ModelError(f"tol is above 0 and max_iter at least 1; got {tol} and {max_iter}.")
+    notes = family.check_response(given.design.y, given.design.trials)
+    chosen = None if local == "auto" else local
+    law = law_of(family, chosen, "normal")
+    if not law.closed:
+        raise ModelError(
+            f"rows in groups may have a law that is closed in the row; got local={local!r}, which has another integral in every "
+            'row. Take family="negative_binomial" for overdispersed counts, local="dispersion" for a normal response, '
+            'local="label" for wrong labels, or local=None.'
+        )
+    laws = effect_law(group_law)
+    held = _held(dof, "dof", law.names, 'local="dispersion" of a normal response')
+    held |= {
+        f"group {name}": value
+        for name, value in _held(group_dof, "dof", laws.names, 'group_law="student_t" or "precision"').items()
+    }
+    _refuse_too_many(given, family, chosen, group_law)
+    _refuse_confounded(given, family)
+    plan = GroupPlan(law, laws, held, Stop(tol, max_iter))
+    found = search(grouped_regression(given, plan), plan.stop)
+    fit = grouped_fit(found, plan, chosen, group_law, (*given.design.notes, *notes), formula, effects)
+    warn_unless_converged(fit.outcome)
+    return fit
+
+
+def _held(value: float | str | None, name: str, there: tuple[str, ...], who: str) -> dict[str, float]:
+    if value is None or value == "auto":
+        return {}
+    if name not in there:
+        raise ModelError(f"{name}={value} came, but only {who} has degrees of freedom. Leave it out.")
+    if isinstance(value, str) or not value > 0:
+        raise ModelError(f"{name}, the degrees of freedom, is above 0, or None to fit it; got {value!r}.")
+    return {name: float(value)}
+
+
+def _refuse_too_many(given: GroupDesign, family: Family, chosen: LocalChoice, group_law: str) -> None:
+    if isinstance(family, Normal) and chosen is None and group_law in CLOSED:
+        return
+    if group_law == "precision":
+        raise ModelError(
+            'group_law="precision" gives every group a precision of its own, which normal responses with classical rows have '
+            '(family="normal", local=None). Take group_law="student_t" here.'
+        )
+    if group_law == "gamma" and (not isinstance(family, Poisson) or given.terms != ("Intercept",)):
+        raise ModelError(
+            'group_law="gamma" multiplies the rates of Poisson counts by a factor a group: family="poisson" and (1 | '
+            f'{given.grouping.name}). Take group_law="normal" or "student_t" here.'
+        )
+    most = MOST_EFFECTS if group_law == "normal" else 1
+    if len(given.terms) > most:
+        raise ModelError(
+            f'a group of "{given.grouping.name}" has {len(given.terms)} effects ({names(given.terms)}); with group_law='
+            f'"{group_law}" up to {most} are integrated exactly. Leave some out of the bar, or add them to the formula.'
+        )
+
+
+def _refuse_confounded(given: GroupDesign, family: Family) -> None:
+    if isinstance(family, Normal) and np.all(given.grouping.sizes <= 1):
+        raise ModelError(
+            f'every group of "{given.grouping.name}" has one row, so effects of groups and the noise of a normal response are '
+            "the same thing. Use groups of several rows, or leave the bar out."
+        )

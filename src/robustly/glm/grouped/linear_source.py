@@ -1,0 +1,128 @@
+"""What can be asked of groups of normal responses? The same as of others, from their closed forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from robustly.fit.problem import Found
+from robustly.glm.grouped.core_spread import find_core
+from robustly.glm.grouped.linear import LinearGroups
+from robustly.glm.grouped.problem import GroupPlan, LinearGroupedRegression
+from robustly.glm.grouped.source import GroupSource, core_vector
+from robustly.result.laws import LEVELS, RowPosterior
+from robustly.rows.groups import GroupRows
+
+
+class LinearSource(GroupSource):
+    """Groups of normal responses with normal effects, or with precisions of their own."""
+
+    problem: LinearGroupedRegression
+
+    def __init__(self, found: Found, asked: GroupPlan) -> None:
+        super().__init__(found, asked)
+        self.groups: LinearGroups = self.problem.groups_at(found.vector)
+
+    def describe(self) -> str:
+        return "closed form"
+
+    def scores(self) -> np.ndarray:
+        return self.groups.look()[1][:, self.problem.kept]
+
+    def posteriors(self) -> tuple[np.ndarray, np.ndarray]:
+        mean, covariance = self.groups.posterior
+        sizes = self.given.sizes
+        return mean / sizes, covariance / np.outer(sizes, sizes)
+
+    def precisions(self) -> np.ndarray | None:
+        if not self.groups.own_precision:
+            return None
+        return np.stack([self.groups.dof + self.groups.sums.rows, self.groups.weight], axis=1)
+
+    def posterior(self, site: str | None) -> RowPosterior:
+        from scipy import stats
+
+        mean, covariance = self.posteriors()
+        sd = np.sqrt(np.maximum(np.einsum("gqq->gq", covariance), 0.0))
+        standard = stats.norm.ppf(LEVELS)[None]
+        if self.groups.own_precision:
+            freedom = self.groups.dof + self.groups.sums.rows[:, None]
+            standard = stats.t.ppf(LEVELS, freedom) * np.sqrt(np.maximum(freedom - 2.0, 1e-3) / freedom)
+        quantile = mean[..., None] + sd[..., None] * standard[:, None, :]
+        cut = (lambda a: a[:, 0]) if mean.shape[1] == 1 else (lambda a: a)
+        return RowPosterior(cut(mean), cut(sd), LEVELS, cut(quantile))
+
+    def integration_error(self) -> float:
+        return 0.0
+
+    def group_weights(self) -> np.ndarray:
+        return self.groups.weight
+
+    def row_weights(self) -> np.ndarray:
+        return self.groups.weight[self.given.grouping.of_row]
+
+    def tail_probabilities(self) -> np.ndarray:
+        """How far out a group is: its effects, or with a precision of its own all its rows together, by the normal core."""
+        from scipy.stats import chi2
+
+        groups = self.groups
+        if groups.own_precision:
+            rows, distance = groups.sums.rows, groups.distance
+            # Here whole groups are stretched, their noise included.
+            core = find_core(lambda stretch: -rows * np.log(stretch) - 0.5 * distance / stretch**2)
+            return chi2.sf(distance / core.stretch**2, rows)
+        if not self.problem.entries:
+            return np.ones(len(groups.distance))
+        groups = self.problem.groups_at(core_vector(self.problem, self.found.vector))
+        # Means of effects vary between groups with covariance LLᵀ less that of the posterior.
+        mean, covariance = groups.posterior
+        between = groups.at.factor @ groups.at.factor.T - covariance
+        values, vectors = np.linalg.eigh(between)
+        told = values > 1e-9 * np.maximum(values[:, -1:], 1e-300)
+        turned = np.einsum("gab,ga->gb", vectors, mean)
+        square = np.where(told, turned**2 / np.where(told, values, 1.0), 0.0).sum(axis=1)
+        freedom = told.sum(axis=1)
+        return np.where(freedom > 0, chi2.sf(square, np.maximum(freedom, 1)), 1.0)
+
+    def row_tails(self) -> np.ndarray:
+        from scipy.special import ndtr
+
+        return 2.0 * ndtr(-np.abs(self._standardised()))
+
+    def pit(self) -> tuple[np.ndarray, np.ndarray]:
+        from scipy.special import ndtr
+
+        below = ndtr(self._standardised())
+        return below, below
+
+    def _standardised(self) -> np.ndarray:
+        """Every row's distance from what the other rows of its group predict, in its standard deviations there."""
+        rows, groups = self.problem.rows, self.groups
+        assert isinstance(rows, GroupRows)
+        directions, offset, y, _, columns, counts = rows.data
+        of_row = np.repeat(np.arange(len(rows)), np.diff(rows.starts))
+        left = y - offset - directions @ self.at.u
+        inner = groups.inner[of_row]
+        drawn = left - np.einsum("nz,nza,na->n", columns, inner, groups.zr[of_row])
+        kept = 1.0 - counts * np.einsum("nz,nza,na->n", columns, inner, columns)
+        found = drawn / np.sqrt(groups.variance * np.maximum(kept, 1e-12))
+        return self.given.grouping.to_rows(found)
+
+    def _moves(self) -> np.ndarray:
+        _, slope, curve = self.groups.look()
+        kept = self.problem.kept
+        own, whole = curve[:, kept][:, :, kept], self.found.optimum.curve
+        return np.linalg.solve(whole - own, slope[:, kept][..., None])[..., 0]
+
+    def _evidence_of(self, group: int, vector: np.ndarray) -> float:
+        one = LinearGroups(
+            self.problem.sums.taken(slice(group, group + 1)),
+            self.problem.at(vector),
+            self.problem.entries,
+            self.groups.own_precision,
+        )
+        return float(one.evidence[0])
+
+    def observed(self) -> dict[str, Any]:
+        return {"y": np.asarray(self.given.design.y)}

@@ -1,0 +1,371 @@
+r"""Which rows of a regression do not belong? Its cores, each by itself and with a wide part.
+
+The laws that judge are fitted beside the law the user chose, which keeps its estimates. A start comes from least trimmed
+squares on small subsets of the rows (Rousseeuw & Van Driessen 2006), so that a tenth of the rows on one side neither hide each
+other nor make good rows look bad.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from robustly.fit.newton import maximize
+from robustly.fit.outcome import Stop
+from robustly.fit.problem import Found
+from robustly.glm.classical import fit_classical
+from robustly.glm.contaminated import Contaminated, MarginLabel, cores_of
+from robustly.glm.edges import regression
+from robustly.glm.families import Normal
+from robustly.glm.local import Classical, Law, LocalLabel, LocalPrecision, LocalPredictor
+from robustly.glm.predictive import Fitted, GLMPredictive
+from robustly.glm.regression import Plan, Regression, plan_of
+from robustly.model.linear import Design
+from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+
+STOP = Stop(1e-9, 60)
+# Small subsets, and how often each is fitted again to its closest half.
+SUBSETS, CONCENTRATIONS = 40, 3
+KEPT_SUBSETS = 3
+# Beyond these a start is made from so many rows or columns.
+START_ROWS, START_COLUMNS = 2000, 60
+# From so many rows on, what the estimates leave open no longer shows in a row's score.
+MANY_ROWS = 20_000
+STEP = 1e-3
+DEEPEST = 1e-11
+# A share of strayed rows above this is a core that does not fit.
+MOST_STRAYED = 0.15
+CONSISTENT = 1.4826  # A normal's standard deviation over its median absolute deviation.
+
+
+def judge_regression(design: Design, plan: Plan) -> Judgement:
+    """Weigh the cores of a regression, each by itself and with a wide part."""
+    candidates = [_candidate(*one) for one in _laws(design, plan)]
+    if len(candidates) == 1:
+        return judge(candidates, "The classical model has no finite estimates.")
+    return judge(candidates, heavy_tails_doubt(candidates) if isinstance(plan.law.family, Normal) else "")
+
+
+def fit_contaminated(design: Design, plan: Plan) -> Found:
+    """The law with a wide part that the evidence prefers, as the answer; the classical model where it does as well."""
+    laws = _laws(design, plan)
+    found, _, _ = max(laws, key=lambda one: _candidate(*one).log_evidence)
+    if isinstance(plan_of(found).law, Contaminated) or not found.outcome.converged:
+        return found
+    return found.with_outcome("boundary", plan.law.boundary_text)
+
+
+def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
+    """Every law that is weighed: fitted, its core, and by how much it must do better."""
+    family = plan.law.family
+    plain = Plan(Classical(family), nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge)
+    plainest, *richer = cores_of(plan.law)
+    classical = fit_classical(design, plain)
+    laws = [(classical, plainest, 0.0)]
+    if not classical.outcome.converged:
+        return laws
+    trimmed = trimmed_start(design, family)
+    found = _fit(
+        design, replace(plain, law=Contaminated(family, plainest)), _starts(design, plainest, classical, trimmed)
+    )
+    laws.append((found, plainest, 0.0))
+    for core in richer:
+        if _overdispersed(core, found):
+            starts = _spread_starts(core, found, trimmed) or _grown(core, found)
+            margin = HEAVY_MARGIN if isinstance(family, Normal) else 0.0
+            laws.append((_fit(design, replace(plain, law=Contaminated(family, core)), starts), core, margin))
+    return laws
+
+
+STEEPEST = 5.0
+"""Standard deviation of a weak prior on the coefficients of standardised columns, where labels may be wrong."""
+
+
+def label_plan(family: Any) -> Plan:
+    """What to fit to 0/1 rows whose labels may be wrong."""
+    # Without the prior a steep enough slope explains every row on the wrong side as a wrong label.
+    return Plan(LocalLabel(family), stop=STOP, extra_ridge=STEEPEST**-2)
+
+
+def judge_labels(found: Found) -> Judgement:
+    """0/1 rows have no tails: they are judged by the probability that their label is wrong, at a rate that may grow with the margin."""
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    law, design = problem.plan.law, problem.design
+    if not isinstance(law, LocalLabel):
+        return Judgement(np.zeros(len(design)), None, 0.0, "a law of right labels", {})
+    u, phi = problem.split(found.vector)
+    plan = replace(problem.plan, law=MarginLabel(law.family), stop=STOP, held={})
+    # Far wrong labels taken for a rate common to all make coefficients too steep: climb from less steep ones as well.
+    starts = [np.concatenate([factor * u, phi, [np.log(margin)]]) for factor, margin in ((1.0, 1.0), (0.4, 2.0))]
+    far = _fit(design, plan, starts)
+    constant = lambda m, phi: np.full(len(m), law.natural("flip", phi[0]))
+    growing = lambda m, phi: plan.law.rate(m, *phi, np)  # type: ignore[attr-defined]
+    return judge(
+        [
+            _label_candidate("a law of labels that may be wrong", found, constant),
+            _label_candidate("a law of labels that may be wrong, far from the boundary more often", far, growing),
+        ],
+        cautious=True,
+    )
+
+
+def _label_candidate(name: str, found: Found, rate: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Candidate:
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    u, phi = problem.split(found.vector)
+    m, sign = problem.design.predictor(u), 2.0 * problem.design.y - 1.0
+
+    def odds(m: np.ndarray, phi: np.ndarray) -> np.ndarray:
+        wrong = np.maximum(rate(m, phi), 1e-300)
+        return np.log(wrong) - np.log1p(-wrong) - sign * m
+
+    variance = _variance(found, _slopes(odds, m, phi, STEP)) if len(m) < MANY_ROWS else None
+    share = float(rate(m, phi).mean())
+    return Candidate(name, found.value, found.optimum.curve, odds(m, phi), variance, share)
+
+
+def _slopes(
+    of: Callable[[np.ndarray, np.ndarray], np.ndarray], m: np.ndarray, phi: np.ndarray, step: float
+) -> np.ndarray:
+    """Differences of a number by row in the row's predictor, by `step`, and in the shared numbers."""
+    here = of(m, phi)
+    found = [(of(m + step, phi) - here) / step]
+    found += [(of(m, phi + STEP * (np.arange(len(phi)) == k)) - here) / STEP for k in range(len(phi))]
+    return np.stack(found, axis=1)
+
+
+def _fit(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
+    best: Found | None = None
+    if len(design) > MANY_ROWS:
+        # Of many rows a sample says where the top is.
+        sample = design.with_rows(design.rows.sample(MANY_ROWS // 2, 0))
+        starts = [_fit(sample, plan, starts).vector]
+    for start in starts:
+        problem = regression(design, plan)
+        found = Found(problem, maximize(problem, start, STOP))
+        if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-6):
+            best = found
+    assert best is not None
+    return best
+
+
+def _candidate(found: Found, core: Law, margin: float) -> Candidate:
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    law, (_, phi) = problem.plan.law, problem.split(found.vector)
+    score = lambda: _scores(found, core)
+    name = CORES[type(core).__name__].format(family=_word(core))
+    if not isinstance(law, Contaminated):
+        return Candidate(f"{name} alone", found.value, found.optimum.curve, score=score, margin=margin)
+    odds, slope = problem.by_row(lambda *given: problem.kernel.by_row(_odds_of(law), given[0])(*given), found.vector)
+    variance = _variance(found, slope) if len(problem.design) < MANY_ROWS else None
+    share = float(law.natural("share", phi[-1]))
+    return Candidate(f"{name} and a wide part", found.value, found.optimum.curve, odds, variance, share, score, margin)
+
+
+CORES = {
+    "Classical": "a core of {family}",
+    "LocalPrecision": "a core with heavy tails (Student t)",
+    "LocalPredictor": "a core of {family} with predictors of their own",
+}
+
+
+def _word(core: Law) -> str:
+    return f"{type(core.family).__name__} rows"
+
+
+@cache
+def _odds_of(law: Contaminated) -> Any:
+    """Log odds of the wide part, and their slopes in a row's numbers, as the kernel compiles them."""
+    import jax
+    import jax.numpy as jnp
+
+    def odds(kernel: Any, numbers: Any, row: Any, state: Any) -> tuple[Any, Any]:
+        place = law.places(row, numbers, state.astype(float))
+
+        def one(given: Any) -> Any:
+            core, wide = law.parts(row, tuple(given), place)
+            return wide - core
+
+        return jax.value_and_grad(one)(jnp.stack([jnp.asarray(number, dtype=float) for number in numbers]))
+
+    return odds
+
+
+def _covariance(found: Found) -> np.ndarray:
+    values, vectors = np.linalg.eigh(-found.optimum.curve)
+    kept = values > 1e-10 * max(float(values.max(initial=0.0)), 1e-300)
+    return (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
+
+
+def _variance(found: Found, slope: np.ndarray) -> np.ndarray:
+    """Of a number by row with these slopes in the row's predictor and shared numbers: the estimates' uncertainty, carried over."""
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    directions = problem.design.directions() * slope[:, :1]
+    whole = np.concatenate([directions, slope[:, 1 + problem.linear.free]], axis=1)
+    return np.einsum("ni,ij,nj->n", whole, _covariance(found), whole)
+
+
+def _scores(found: Found, core: Law) -> tuple[np.ndarray, np.ndarray]:
+    """How far out rows lie in the core as two-sided normal scores, and the variance of that from the estimates."""
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    design = problem.design
+    u, phi = problem.split(found.vector)
+    m, phi = design.predictor(u), unbiased(core, phi[: len(core.names)], found)
+    score = lambda m, phi: normal_scores(core, m, phi, design.y, design.trials)
+    here = score(m, phi)
+    if len(design) >= MANY_ROWS:
+        return here, np.zeros(len(here))
+    # Steps in the predictor are in units of a row's own deviation there.
+    unit = float(np.exp(phi[core.names.index("scale")])) if "scale" in core.names else 1.0
+    slopes = np.zeros((len(here), 1 + len(problem.linear.held)))
+    slopes[:, : 1 + len(phi)] = _slopes(score, m, phi, STEP * unit)
+    return here, _variance(found, slopes)
+
+
+def unbiased(core: Law, phi: np.ndarray, found: Found) -> np.ndarray:
+    """A core's numbers with its scale as if coefficients had cost no degrees of freedom."""
+    problem = found.problem
+    assert isinstance(problem, Regression)
+    law, (_, whole) = problem.plan.law, problem.split(found.vector)
+    strayed = float(law.natural("share", whole[-1])) if isinstance(law, Contaminated) else 0.0
+    rows, size = (1.0 - strayed) * problem.design.rows.total_weight, problem.design.size
+    if rows <= 2 * size or not {"scale", "shape"} & set(core.names):
+        return phi
+    found_here = phi.copy()
+    grown = np.log(rows / (rows - size))
+    for name, power in (("scale", 0.5), ("shape", -1.0)):
+        if name in core.names:
+            found_here[core.names.index(name)] += power * grown
+    return found_here
+
+
+def normal_scores(core: Law, m: np.ndarray, phi: np.ndarray, y: np.ndarray, trials: np.ndarray) -> np.ndarray:
+    """The normal deviate, above 0, that is as far out as each row is in the core."""
+    from scipy.special import ndtri
+
+    if isinstance(core, Classical) and isinstance(core.family, Normal):
+        return np.abs(y - m) * np.exp(-phi[0])
+    predictive = GLMPredictive(Fitted(core, phi, np.zeros(0), False), m, trials)
+    if predictive.errors is not None:
+        tail = 2.0 * predictive.errors.sf(np.abs(y - m))
+    else:
+        below = predictive.cdf(y)
+        strictly = predictive.cdf(np.ceil(y) - 1.0) if core.family.discrete else below
+        tail = np.clip(2.0 * np.minimum(below, 1.0 - strictly), 0.0, 1.0)
+        # One less a probability has no digits left further out.
+        tail = np.maximum(tail, DEEPEST)
+    return -ndtri(np.maximum(0.5 * tail, 1e-300))
+
+
+# ---------------------------------------------------------------------- starts
+
+
+def trimmed_start(design: Design, family: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Coordinates by least trimmed squares of rough predictors, the best few, with what they leave of the rows looked at."""
+    rng = np.random.default_rng(0)
+    counted = np.flatnonzero(design.rows.weight > 0)
+    some = counted if len(counted) <= START_ROWS else np.sort(rng.choice(counted, START_ROWS, replace=False))
+    target = np.asarray(family.start(design.y, design.trials) - design.offset)[some]
+    columns = design.with_rows(design.rows.take(some)).directions()
+    size, half = columns.shape[1], max((len(some) + columns.shape[1] + 1) // 2, columns.shape[1] + 1)
+    if size > START_COLUMNS or len(some) < 2 * size + 2:
+        return []
+    found = []
+    for _ in range(SUBSETS):
+        u = np.linalg.lstsq(*_subset(columns, target, rng.choice(len(some), size + 1, replace=False)), rcond=None)[0]
+        for _ in range(CONCENTRATIONS):
+            u, left = _concentrated(columns, target, u, half)
+        found.append((left, u))
+    found.sort(key=lambda pair: pair[0])
+    best = []
+    for _, u in found[:KEPT_SUBSETS]:
+        for _ in range(10):
+            u, left = _concentrated(columns, target, u, half)
+        best.append((left, u))
+    u = min(best, key=lambda pair: pair[0])[1]
+    return [(u, target - columns @ u)]
+
+
+def _subset(columns: np.ndarray, target: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return columns[rows], target[rows]
+
+
+def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray, half: int) -> tuple[np.ndarray, float]:
+    """Least squares of the half of the rows that lie closest."""
+    away = np.abs(target - columns @ u)
+    closest = np.argpartition(away, half - 1)[:half]
+    found = np.linalg.lstsq(*_subset(columns, target, closest), rcond=None)[0]
+    rest = np.sort((target - columns @ found) ** 2)[:half]
+    return found, float(rest.sum())
+
+
+def _starts(
+    design: Design, core: Law, classical: Found, trimmed: list[tuple[np.ndarray, np.ndarray]]
+) -> list[np.ndarray]:
+    """Where the law with a wide part is climbed from: the trimmed start, or else the classical fit."""
+    assert isinstance(classical.problem, Regression)
+    u, phi = classical.problem.split(classical.vector)
+    wide = np.array([np.log(5.0), np.log(0.05)]) if isinstance(core.family, Normal) else np.array([0.7, np.log(0.05)])
+    found = []
+    for start, left in trimmed:
+        shared = phi.copy()
+        if isinstance(core.family, Normal):
+            middle = CONSISTENT * float(np.median(np.abs(left)))
+            shared[0] = np.log(middle) if middle > 0 else phi[0]
+        elif core.family.nuisance:
+            guess = core.family.nuisance_start(
+                design.y, design.trials, np.array([CONSISTENT * np.median(np.abs(left))] * 2) * [1, -1]
+            )
+            shared[: len(guess)] = np.log(guess) if len(guess) else shared
+        found.append(np.concatenate([start, shared, wide]))
+    return found or [np.concatenate([u, phi, wide])]
+
+
+def _spread_starts(core: Law, previous: Found, trimmed: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """Starts of a core with predictors of its own: a spread as wide as the middle of the rows, the rest strayed."""
+    if not isinstance(core, LocalPredictor):
+        return []
+    problem = previous.problem
+    assert isinstance(problem, Regression)
+    _, phi = problem.split(previous.vector)
+    spread = lambda left: np.log(np.clip(CONSISTENT * float(np.median(np.abs(left))), 0.05, 2.0))
+    return [np.concatenate([u, [spread(left)], phi[:-2], [np.log(3.0), np.log(0.05)]]) for u, left in trimmed]
+
+
+def _overdispersed(core: Law, previous: Found) -> bool:
+    """Whether rows of the plainer core vary more than it says, as far as one with predictors of its own could tell."""
+    if not isinstance(core, LocalPredictor):
+        return True
+    problem = previous.problem
+    assert isinstance(problem, Regression)
+    law = problem.plan.law
+    assert isinstance(law, Contaminated)
+    run = lambda *given: problem.kernel.by_row(_odds_of(law), given[0])(*given)
+    odds, _ = problem.by_row(run, previous.vector)
+    family, (u, phi) = law.family, problem.split(previous.vector)
+    if law.natural("share", phi[-1]) > MOST_STRAYED:
+        return True
+    m, trials = problem.design.predictor(u), problem.design.trials
+    nuisance = law.core.nuisance(phi)
+    # Twice the slope of the core's log likelihood in the squared spread, at none.
+    away = problem.design.y - family.mean(m, nuisance, trials)
+    inside = problem.rows.weight / (1.0 + np.exp(np.minimum(odds, 700.0)))
+    return float(inside @ (away**2 - family.variance(m, nuisance, trials))) > 0.0
+
+
+def _grown(core: Law, previous: Found) -> list[np.ndarray]:
+    """The start of a richer core from what the plainer one found."""
+    problem = previous.problem
+    assert isinstance(problem, Regression)
+    u, phi = problem.split(previous.vector)
+    if isinstance(core, LocalPrecision):
+        return [np.concatenate([u, phi[:1] - 0.3, [np.log(4.0)], phi[1:]])]
+    return [np.concatenate([u, [np.log(0.3)], phi])]

@@ -1,0 +1,241 @@
+"""What does a fitted program draw for one row? A mixture over the fitted prior, laid out on points once for each row.
+
+The program is run at every point without its observations; what it would have drawn there are the mixture's components.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.special import betainc, logsumexp
+from numpyro.distributions import CategoricalLogits, CategoricalProbs, ExpandedDistribution
+from numpyro.distributions.discrete import ZeroInflatedProbs
+
+from robustly.approx.climb import climb
+from robustly.approx.grid import line_points, qmc_points
+from robustly.errors import DataError, ModelError, names
+from robustly.fit.passes import ChunkPass
+from robustly.model.program.hyper import core
+from robustly.model.program.read import Program, Run
+from robustly.model.program.trace import neutral_value
+
+LINE_POINTS = 121
+CLOUD_POINTS = 512
+
+
+class Calls:
+    """Calls of a program without its observations, of one kind: passes over their rows, compiled once.
+
+    Passes take the vector of parameters as their theta, so that all fits of a program share them.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.model = program.row_model
+        self.moments = ChunkPass(jax.jit(self._moments))
+        self.cdf = ChunkPass(jax.jit(self._cdf))
+        self.probabilities = ChunkPass(jax.jit(self._probabilities))
+        self._draws: dict[int, ChunkPass] = {}
+
+    @cached_property
+    def _example(self) -> tuple[Any, Any]:
+        """A vector and a row, as examples of their kinds."""
+        return jnp.asarray(self.model.parameters.start), tuple(jnp.asarray(a) for a in self.program.first_row)
+
+    @cached_property
+    def _typical(self) -> Any:
+        theta = self.model.parameters.natural(self._example[0])
+        return self.program.run_once(self.program.shared_values(theta), theta)
+
+    @cached_property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that were observed in the fit and are predicted now."""
+        trace = self._typical
+        given = [name for name in self.program.sites.observed if name in trace and trace[name]["is_observed"]]
+        if given:
+            raise DataError(
+                f"the new rows come with observations of {names(given)}. Leave them out of predictive(): "
+                "the model should take them as None and then draw them."
+            )
+        return tuple(name for name in self.program.sites.observed if name in trace)
+
+    def _components(self, vector: Any, row: Any, ask: Any, *more: Any) -> tuple[Any, Any]:
+        """``ask(site, *more)`` at every point of the prior (and value of z), and the points' shares."""
+        theta = self.model.parameters.natural(vector)
+        wanted = self.site
+        latents = self.program.latents
+
+        def components(run: Run, local: Any, theta: Any, z: Any, *more: Any) -> tuple[Any, Any]:
+            values = dict.fromkeys(self.sites, neutral_value)
+            trace = run({**self.program.all_values(local, theta, z), **values}, theta)
+            chance = sum((self.program.log_prob(trace[name]) for name in self.program.sites.discrete), jnp.zeros(()))
+            return ask(trace[wanted], *more), chance
+
+        at = lambda local, z: self.program.rowwise(components, row, local, theta, z, *more)
+        if self.model.dim == 0:
+            log_share = jnp.zeros(1)
+            each = lambda z: jax.tree.map(lambda a: a[None], at(None, z))
+        else:
+            points, log_share = self._prior_points(theta, row)
+            each = lambda z: jax.vmap(lambda u: at(self.model.local(u, theta, row)[0], z))(points)
+        if latents is None:
+            answers, _ = each(None)
+            return answers, jnp.exp(log_share - logsumexp(log_share))
+        answers, chance = jax.vmap(each)(jnp.asarray(latents))
+        weight = (chance + log_share).reshape(-1)
+        return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), answers), jnp.exp(weight - logsumexp(weight))
+
+    def _prior_points(self, theta: Any, row: Any) -> tuple[Any, Any]:
+        """Points of the local's prior: the same rules that integrate a posterior, with no data."""
+
+        def prior(u: Any) -> Any:
+            local, volume = self.model.local(u, theta, row)
+            return self.program.log_prior(local, theta, row) + volume
+
+        mode = climb(prior, jnp.zeros(self.model.dim), self.model.dim)
+        if self.model.dim == 1:
+            return line_points(prior, mode, LINE_POINTS)
+        return qmc_points(prior, mode, self.model.dim, CLOUD_POINTS)
+
+    @property
+    def site(self) -> str:
+        if len(self.sites) != 1:
+            raise ModelError(
+                f"this model observes {names(self.sites)} together; use sample() for their joint prediction."
+            )
+        return self.sites[0]
+
+    def _mixture_cdf(self, vector: Any, row: Any, value: Any) -> Any:
+        ask = lambda site, value: self.program.by_row(site, cdf_of(site["fn"], value))
+        each, share = self._components(vector, row, ask, value)
+        found = jnp.einsum("k,k...->...", share, each)
+        return found.reshape(()) if found.size == 1 else found
+
+    def _works(self, function: Any) -> Any:
+        """The shape of what a function of a row gives, if the observed distribution can tell it."""
+        try:
+            return jax.eval_shape(function, *self._example).shape
+        except (NotImplementedError, ImportError, AttributeError, TypeError, ValueError, AssertionError):
+            return None
+
+    @cached_property
+    def has_cdf(self) -> bool:
+        """Whether the observed distribution is one number with a known distribution function."""
+        return len(self.sites) == 1 and self._works(lambda v, r: self._mixture_cdf(v, r, jnp.zeros(()))) == ()
+
+    @cached_property
+    def has_moments(self) -> bool:
+        """Whether the observed distribution states its mean and variance."""
+        return len(self.sites) == 1 and self._works(lambda v, r: self._mean_and_sd(v, r)["mean"]) is not None
+
+    @cached_property
+    def is_categorical(self) -> bool:
+        return len(self.sites) == 1 and _categories(self._typical[self.site]["fn"]) is not None
+
+    @cached_property
+    def support(self) -> tuple[float, float, bool]:
+        """Ends of what is observed, and whether it is whole numbers."""
+        return _range(self._typical[self.site]["fn"].support)
+
+    # ------------------------------------------------------------------ all rows
+
+    def _mean_and_sd(self, vector: Any, row: Any) -> dict[str, Any]:
+        (mean, variance), share = self._components(vector, row, self._mean_and_variance)
+        centre = jnp.einsum("k,k...->...", share, mean)
+        spread = jnp.einsum("k,k...->...", share, variance + (mean - centre) ** 2)
+        return {"mean": centre, "sd": jnp.sqrt(spread)}
+
+    def _mean_and_variance(self, site: Any) -> tuple[Any, Any]:
+        chances = _categories(site["fn"])
+        if chances is None:
+            return self.program.by_row(site, site["fn"].mean), self.program.by_row(site, site["fn"].variance)
+        # Of ordered categories the expected number says something; NumPyro gives none.
+        chances = self.program.by_row(site, chances)
+        number = jnp.arange(chances.shape[-1])
+        mean = chances @ number
+        return mean, chances @ number**2 - mean**2
+
+    def _moments(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        return {}, jax.vmap(lambda row: self._mean_and_sd(vector, row))(data), None
+
+    def _probabilities(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[Any, dict[str, Any], None]:
+        def one(row: Any) -> Any:
+            ask = lambda site: self.program.by_row(site, _categories(site["fn"]))
+            each, share = self._components(vector, row, ask)
+            return jnp.einsum("k,k...->...", share, each)
+
+        return {}, {"probability": jax.vmap(one)(data)}, None
+
+    def _cdf(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        one = lambda packed: self._mixture_cdf(vector, tuple(packed[:-1]), packed[-1])
+        return {}, {"cdf": jax.vmap(one)(data)}, None
+
+    def draws(self, count: int) -> ChunkPass:
+        """The pass of so many draws a row, whose data end with a key for each row."""
+
+        def chunk(vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            theta = self.model.parameters.natural(vector)
+
+            def one(row: Any, row_key: Any) -> dict[str, Any]:
+                draw = lambda k: self.program.draw(row, theta, k, self.sites)
+                return jax.vmap(draw)(jax.random.split(row_key, count))
+
+            *row, raw = data
+            return {}, jax.vmap(one)(tuple(row), jax.random.wrap_key_data(raw)), None
+
+        if count not in self._draws:
+            self._draws[count] = ChunkPass(jax.jit(chunk))
+        return self._draws[count]
+
+
+def _categories(distribution: Any) -> Any:
+    """The chances of the categories 0, 1, …; None of a distribution that is not over categories."""
+    while isinstance(distribution, ExpandedDistribution):
+        shape, distribution = distribution.batch_shape, distribution.base_dist
+        if isinstance(distribution, CategoricalProbs | CategoricalLogits):
+            return jnp.broadcast_to(distribution.probs, (*shape, distribution.probs.shape[-1]))
+    return distribution.probs if isinstance(distribution, CategoricalProbs | CategoricalLogits) else None
+
+
+def cdf_of(distribution: Any, value: Any) -> Any:
+    """P(Y ≤ value), of the batch shape; for some discrete distributions NumPyro has none."""
+    inner, _ = core(distribution)
+    kind = type(inner).__name__
+    chances = _categories(distribution)
+    # A plate expands what does not depend on its rows; NumPyro gives what was expanded no distribution function.
+    while isinstance(distribution, ExpandedDistribution):
+        distribution = distribution.base_dist
+    if chances is not None:
+        return jnp.sum(jnp.where(jnp.arange(chances.shape[-1]) <= value, chances, 0.0), axis=-1)
+    if kind.startswith("Bernoulli"):
+        return jnp.where(value < 0, 0.0, jnp.where(value < 1, 1.0 - inner.mean, 1.0))
+    if kind.startswith("Binomial"):
+        k, n = jnp.floor(value), inner.total_count
+        inside = betainc(jnp.maximum(n - k, 1e-300), jnp.maximum(k + 1.0, 1e-300), 1.0 - inner.probs)
+        return jnp.where(value < 0, 0.0, jnp.where(k >= n, 1.0, inside))
+    if isinstance(distribution, ZeroInflatedProbs):
+        rest = cdf_of(distribution.base_dist, value)
+        return jnp.where(value < 0, 0.0, distribution.gate + (1.0 - distribution.gate) * rest)
+    if distribution.support.is_discrete:
+        return jnp.where(value < 0, 0.0, distribution.cdf(jnp.maximum(jnp.floor(value), 0.0)))
+    return distribution.cdf(value)
+
+
+def _range(support: Any) -> tuple[float, float, bool]:
+    from numpyro.distributions import constraints
+
+    while isinstance(support, constraints.independent):
+        support = support.base_constraint
+    low = getattr(support, "lower_bound", -jnp.inf)
+    high = getattr(support, "upper_bound", jnp.inf)
+    if support in (constraints.unit_interval,):
+        low, high = 0.0, 1.0
+    if support is constraints.boolean:
+        low, high = 0.0, 1.0
+    low = low if np.size(low) == 1 and not isinstance(low, jax.core.Tracer) else -jnp.inf
+    high = high if np.size(high) == 1 and not isinstance(high, jax.core.Tracer) else jnp.inf
+    return float(np.reshape(low, ())), float(np.reshape(high, ())), bool(support.is_discrete)

@@ -1,0 +1,78 @@
+r"""How do coefficients and shared numbers enter a regression's rows, and what do rows send back?
+
+A row sees its linear predictor :math:`m_i = o_i + x_i \cdot w` and a few numbers that all rows share; its slopes and curvatures
+in these come back as :math:`X^\top s` and :math:`X^\top H X`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robustly.model.linear import Design
+from robustly.rows.store import Data
+
+
+@dataclass(frozen=True, eq=False)
+class LinearView:
+    """How coefficients and shared numbers enter rows: a linear predictor, and the numbers as they are.
+
+    The vector holds the coordinates `u` of the coefficients, then the shared numbers that are fitted (`free`), on scales
+    without walls; the others are held.
+    """
+
+    design: Design
+    held: np.ndarray
+    """Values of all shared numbers; those of fitted ones do not matter."""
+    free: np.ndarray
+    """Which of them are fitted."""
+
+    def split(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Coordinates of the coefficients, and all shared numbers."""
+        phi = self.held.copy()
+        phi[self.free] = vector[self.design.size :]
+        return vector[: self.design.size], phi
+
+    def joined(self, u: np.ndarray, phi: np.ndarray) -> np.ndarray:
+        return np.concatenate([u, phi[self.free]])
+
+    def at(self, vector: Any) -> tuple[Any, tuple[Any, ...]]:
+        size, place = self.design.size, {int(i): k for k, i in enumerate(self.free)}
+        phi = tuple(vector[size + place[i]] if i in place else held for i, held in enumerate(self.held))
+        return self.design.to_shifted @ vector[:size], phi
+
+    def enter(self, at: tuple[Any, tuple[Any, ...]], data: Data) -> tuple[tuple[Any, ...], Any]:
+        matrix = self.design.shifted(data[0])
+        return (data[1] + self.design.linear(matrix, at[0]), *at[1]), matrix
+
+    def seen(self, data: Data) -> Data:
+        return data[2], data[3]
+
+    def pull_back(self, matrix: Any, slope: np.ndarray, curve: np.ndarray) -> dict[str, Any]:
+        design, size = self.design, slope.shape[1]
+        # Curvatures come as the entries on and below the diagonal, line by line; the predictor's are the first of a line.
+        mixed = [design.crossed(matrix, curve[:, j * (j + 1) // 2]) for j in range(1, size)]
+        return {
+            "slope_w": design.crossed(matrix, slope[:, 0]),
+            "curve_w": design.gram(matrix, curve[:, 0]),
+            "slope": slope[:, 1:].sum(axis=0),
+            "curve": curve.sum(axis=0),
+            "mixed": np.stack(mixed, axis=-1) if mixed else np.zeros((self.design.to_shifted.shape[0], 0)),
+        }
+
+    def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
+        turn, size, free = self.design.to_shifted, self.design.size, self.free
+        shared = np.zeros((len(self.held), len(self.held)))
+        for i in range(len(self.held)):
+            for j in range(i + 1):
+                shared[i, j] = shared[j, i] = sums["curve"][(i + 1) * (i + 2) // 2 + j + 1]
+        slope = np.concatenate([turn.T @ sums["slope_w"], sums["slope"][free]])
+        curve = np.zeros((len(slope), len(slope)))
+        curve[:size, :size] = turn.T @ sums["curve_w"] @ turn
+        curve[:size, size:] = (turn.T @ sums["mixed"])[:, free]
+        curve[size:, :size] = curve[:size, size:].T
+        curve[size:, size:] = shared[np.ix_(free, free)]
+        return slope, curve

@@ -1,0 +1,373 @@
+"""How is a program read that cannot be called with one row? It is run on all of them, and a row's part is followed back.
+
+Sizes taken from data (``len(np.unique(group))``), data read from outside the model, means and masks over all rows, values
+filled in: all this needs the data as they are. The program is then run once with all of them, with one value of each
+localized site, and the entry of row i in its log density is row i's density at that value. Giving each row its own value of
+the site turns the sum of these entries, each at the same value, into the sum of these entries, each at its own.
+
+Latent sites that have a copy for every row already must enter their own row only, which is tried with values that differ.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpyro.distributions import biject_to
+from numpyro.distributions.distribution import Independent
+
+from robustly.errors import LocalizeError, names
+from robustly.model.jaxpr_slice import entry_of
+from robustly.model.program import hyper
+from robustly.model.program.arguments import Arguments
+from robustly.model.program.checks import check_traceable, plain_supports, user_line
+from robustly.model.program.dependences import only_first_reached, traced_leaves
+from robustly.model.program.read import Ask, Program, Request
+from robustly.model.program.sites import choose_plate, latent_grid, local_size, observed_sites, samples, sort_sites
+from robustly.model.program.trace import (
+    ROWS,
+    Trace,
+    fixed_key,
+    inside,
+    run_program,
+    site_log_prob,
+    site_log_probs,
+    stand_in_rows,
+)
+from robustly.model.row import RowModel
+
+# Latent sites of more entries than these are not tried for being one a row.
+MOST_TRIED = 2048
+
+
+class WholeProgram(Program):
+    """A program that is run on all its rows at once. What passes see of a row is its number."""
+
+    is_whole = True
+    reason = ""
+    """Why it was not called with one row."""
+    is_finite = True
+    """Whether all rows have a finite density at moderate values."""
+
+    def __init__(self, request: Request, arguments: Arguments) -> None:
+        self.request, self.arguments = request, arguments
+        full = self.full_trace(arguments)
+        self.plate = choose_plate(full, [], request.plate)
+        if self.plate == ROWS:
+            self.along = tuple(observed_sites(full))
+            stand_in_rows(full, self.along)
+        self.rows_read = self.row_count = int(full[self.plate]["args"][0])
+        self.is_row = tuple(np.shape(leaf)[:1] == (self.row_count,) for leaf in arguments.leaves)
+        self.counts_rows = (False,) * len(arguments.leaves)
+        self.first_row = (np.asarray(0),)
+        self._refuse_joint(full)
+        self.along += self._own_rows(full)
+        self.trace = self._one_row(full)
+        self.sites = sort_sites(self.trace, request.sites, self.plate)
+        self.plain_supports = plain_supports(self, full)
+        self.size = local_size(self.trace, self.sites)
+        self.latents = latent_grid(self.trace, self.sites)
+        try:
+            self._read_hyperparameters()
+            check_traceable(self)
+        except (jax.errors.JAXTypeError, jax.errors.JAXIndexError) as error:
+            raise LocalizeError(
+                f"the model branches on, or converts, a sampled value{user_line(error, request.model)}. "
+                "Use jnp.where or jax.lax.cond instead of Python's if, and jnp instead of np on sampled values."
+            ) from error
+        self._check_rows()
+
+    # ------------------------------------------------------------------ reading
+
+    def _refuse_joint(self, full: Trace) -> None:
+        """Every observed site must have a density by row."""
+        for name, site in observed_sites(full).items():
+            if inside(site, self.plate):
+                self._by_row_probs(name, site)
+
+    def _own_rows(self, full: Trace) -> tuple[str, ...]:
+        """Without a plate, latent sites as long as the rows, of which each row sees its own entry only."""
+        if self.plate != ROWS or not 1 < self.row_count <= MOST_TRIED:
+            return ()
+        found = []
+        for name, site in samples(full).items():
+            is_long = jnp.shape(site["value"])[:1] == (self.row_count,) and not site["is_observed"]
+            if is_long and (site["fn"].is_discrete or self._is_diagonal(name, full)):
+                found.append(name)
+        return tuple(found)
+
+    def _is_diagonal(self, name: str, full: Trace) -> bool:
+        value = jnp.asarray(full[name]["value"], dtype=float)
+        observed = list(observed_sites(full))
+
+        def densities(value: Any) -> Any:
+            args, kwargs = self.arguments.call(self.arguments.leaves)
+            trace = run_program(
+                self.request.model, args, kwargs, values={name: value}, key=fixed_key(), along=self.along
+            )
+            return sum(self._by_row_probs(other, trace[other]) for other in observed)
+
+        slopes = np.asarray(jax.jacfwd(densities)(value + 0.1)).reshape(self.row_count, self.row_count, -1)
+        return bool(np.all(slopes[~np.eye(self.row_count, dtype=bool)] == 0.0))
+
+    def _one_row(self, full: Trace) -> Trace:
+        """The trace as one row would give it: the first entry of what has one for every row."""
+        found = dict(full)
+        for name, site in samples(full).items():
+            if name in self.along and not inside(site, self.plate):
+                stand_in_rows(found, (name,))
+            if inside(found[name], self.plate):
+                value, axis = jnp.asarray(site["value"]), self._value_axis(found[name])
+                if 0 <= axis < value.ndim and value.shape[axis] == self.row_count:
+                    found[name] = {**found[name], "value": jax.lax.slice_in_dim(value, 0, 1, axis=axis)}
+        return found
+
+    def _value_axis(self, site: Any) -> int:
+        """Which axis of a site's value counts rows."""
+        return max(int(jnp.ndim(site["value"]) - len(site["fn"].event_shape) + self._row_dim(site)), 0)
+
+    def _row_dim(self, site: Any) -> int:
+        """Which axis of a site's batch counts rows, from the right."""
+        return int(next(frame.dim for frame in site["cond_indep_stack"] if frame.name == self.plate))
+
+    def _whole_shape(self, name: str) -> tuple[int, ...]:
+        shape, site = list(jnp.shape(self.trace[name]["value"])), self.trace[name]
+        if inside(site, self.plate):
+            shape[self._value_axis(site)] = self.row_count
+        return tuple(shape)
+
+    def _by_row_arguments(self, site: str) -> set[str]:
+        if not inside(self.trace[site], self.plate):
+            return set()
+        given = hyper.core(self.trace[site]["fn"])[0].get_args()
+        return {name for name, value in given.items() if self.row_count in jnp.shape(value)}
+
+    # ------------------------------------------------------------------ running
+
+    def is_like(self, arguments: Arguments, values: bool = True) -> bool:
+        known = self.arguments
+        if known.tree != arguments.tree or known.labels != arguments.labels:
+            return False
+
+        def same(old: Any, new: Any) -> bool:
+            if not hasattr(old, "shape") or not hasattr(new, "shape"):
+                return bool(old is new or old == new)
+            if old is new or np.shape(old) != np.shape(new):
+                return old is new
+            return not values or np.array_equal(np.asarray(old), np.asarray(new), equal_nan=old.dtype.kind == "f")
+
+        return all(map(same, known.leaves, arguments.leaves))
+
+    def padded(self, arguments: Arguments, size: int) -> Arguments:
+        return arguments
+
+    def row_data(self, arguments: Arguments) -> tuple[list[Any], list[str]]:
+        return [np.arange(self.row_count)], ["row"]
+
+    def call(self, row: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return self.arguments.call(self.arguments.leaves)
+
+    def trace_row(
+        self,
+        row: Sequence[Any],
+        values: Mapping[str, Any],
+        theta: Mapping[str, Any] | None = None,
+        key: Any = None,
+        draw: bool = False,
+    ) -> Trace:
+        args, kwargs = self.arguments.call(self.arguments.leaves)
+        own = {
+            name: value
+            if callable(value) or name not in self.trace or not inside(self.trace[name], self.plate)
+            else jnp.broadcast_to(value, self._whole_shape(name))
+            for name, value in values.items()
+        }
+        # What depends on data alone is computed at once, so that sizes can be taken from it.
+        with jax.ensure_compile_time_eval():
+            return run_program(
+                self.request.model,
+                args,
+                kwargs,
+                values=own,
+                swapped={} if theta is None else self.swapped(theta),
+                key=fixed_key() if key is None else key,
+                draw=draw,
+                unobserved=self.unobserved,
+                along=self.along,
+            )
+
+    def rowwise(self, ask: Ask, row: Any, *inputs: Any) -> Any:
+        """One row's part of what ``ask`` gives for all: entries of arrays with a leading axis of rows, numbers as they are."""
+        (index,) = row
+        leaves, tree = jax.tree.flatten(inputs)
+        run = lambda values, theta=None: self.trace_row(row, values, theta)
+        whole = lambda *given: ask(run, *jax.tree.unflatten(tree, given))
+        traced, shapes = jax.make_jaxpr(whole, return_shape=True)(*leaves)
+        outputs, out_tree = jax.tree.flatten(shapes)
+        by_row = [bool(out.shape) for out in outputs]
+        return jax.tree.unflatten(out_tree, entry_of(traced, leaves, index, by_row))
+
+    def log_prob(self, site: Any) -> Any:
+        return self._by_row_probs(site["name"], site) if inside(site, self.plate) else site_log_prob(site)
+
+    def _by_row_probs(self, name: str, site: Any) -> Any:
+        dim = self._row_dim(site)
+        logs, fn = site_log_probs(site), site["fn"]
+        while jnp.ndim(logs) < -dim and isinstance(fn, Independent):
+            fn = fn.base_dist
+            logs = site_log_probs({**site, "fn": fn})
+        if jnp.ndim(logs) < -dim:
+            kind = type(hyper.core(fn)[0]).__name__
+            raise LocalizeError(
+                f'rows are not independent at site "{name}": its {kind} has one density for all of them together. '
+                "Only a likelihood that is a product over rows can be localized; for time series see rb.series."
+            )
+        return self._sum_to_rows(logs, jnp.ndim(logs) + dim)
+
+    def _sum_to_rows(self, array: Any, axis: int) -> Any:
+        found = jnp.sum(array, axis=tuple(k for k in range(jnp.ndim(array)) if k != axis))
+        return jnp.broadcast_to(found, (self.row_count,))
+
+    def by_row(self, site: Any, array: Any) -> Any:
+        array = jnp.asarray(array, dtype=float)
+        # What is drawn alike for all rows may have no axis for them.
+        axis = len(site["fn"].batch_shape) + self._row_dim(site) if inside(site, self.plate) else -1
+        if axis < 0 or axis >= array.ndim:
+            return jnp.broadcast_to(array, (self.row_count, *array.shape))
+        array = jnp.moveaxis(array, axis, 0)
+        return jnp.broadcast_to(array, (self.row_count, *array.shape[1:]))
+
+    def draw(self, row: Any, theta: Mapping[str, Any], key: Any, wanted: Sequence[str]) -> dict[str, Any]:
+        trace = self.trace_row(row, self.shared_values(theta), theta, key=key, draw=True)
+        found = {}
+        for name in wanted:
+            value, by_row = trace[name]["value"], inside(trace[name], self.plate)
+            found[name] = jnp.moveaxis(value, self._value_axis(trace[name]), 0)[row[0]] if by_row else value
+        return found
+
+    def called_with(self, arguments: Arguments, is_row: tuple[bool, ...], unobserved: tuple[str, ...] = ()) -> Program:
+        other = copy.copy(self)
+        other.arguments, other.is_row, other.unobserved = arguments, is_row, unobserved
+        other.counts_rows = (False,) * len(arguments.leaves)
+        for name in ("row_model", "observation_labels"):
+            other.__dict__.pop(name, None)
+        args, kwargs = arguments.call(arguments.leaves)
+        trace = run_program(
+            self.request.model,
+            args,
+            kwargs,
+            values=self.typical,
+            key=fixed_key(),
+            unobserved=unobserved,
+            along=self.along,
+        )
+        other.row_count = int(trace[self.plate]["args"][0])
+        return other
+
+    def _is_only_observed(self, place: int) -> bool:
+        at = [k for k, row in enumerate(self.is_row) if row][place]
+
+        def parts(leaf: Any) -> tuple[list[Any], list[Any]]:
+            leaves = [leaf if k == at else other for k, other in enumerate(self.arguments.leaves)]
+            args, kwargs = self.arguments.call(leaves)
+            with jax.ensure_compile_time_eval():
+                trace = run_program(self.request.model, args, kwargs, values=self.typical, key=fixed_key())
+            observed = [trace[name] for name in self.sites.observed]
+            return [site["value"] for site in observed], traced_leaves([site["fn"] for site in observed])
+
+        return only_first_reached(parts, jnp.asarray(self.arguments.leaves[at]))
+
+    # ------------------------------------------------------------------ the row model
+
+    @cached_property
+    def in_rows(self) -> tuple[str, ...]:
+        """Local sites that have a copy for every row in the program itself."""
+        return tuple(name for name in self.sites.local if inside(self.trace[name], self.plate))
+
+    @cached_property
+    def row_model(self) -> RowModel:
+        model = Program.row_model.func(self)  # type: ignore[attr-defined]
+        # Priors that differ by row are not one distribution to be looked at.
+        return replace(model, prior=None) if self.in_rows else model
+
+    def _place(self, name: str, prior: Any, part: Any, shape: tuple[int, ...]) -> hyper.Placed:
+        if name not in self.in_rows:
+            return hyper.place(prior, part, shape)
+        axis = self._value_axis(self.trace[name])
+        return hyper.place(prior, part, shape, self._whole_shape(name), lambda a: self._sum_to_rows(a, axis))
+
+    def _transform(self, u: Any, theta: Any, row: Any) -> tuple[Any, Any]:
+        rest = {**self.site_values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
+        setters, placed = self._setters(u)
+        self.trace_row(row, {**rest, **setters}, theta)
+        values = {name: at.value for name, at in placed.items()}
+        volume = sum((at.log_volume for at in placed.values()), jnp.zeros(()))
+        if self.in_rows:
+
+            def ask(run: Any, u: Any, theta: Any) -> tuple[Any, Any]:
+                setters, placed = self._setters(u)
+                run({**rest, **self.shared_values(theta), **setters}, theta)
+                own = {
+                    name: jnp.moveaxis(placed[name].value, self._value_axis(self.trace[name]), 0)
+                    for name in self.in_rows
+                }
+                return own, sum((at.log_volume for at in placed.values()), jnp.zeros(()))
+
+            own, volume = self.rowwise(ask, row, u, theta)
+            for name, value in own.items():
+                values[name] = jnp.reshape(value, jnp.shape(self.trace[name]["value"]))
+        return values[self.sites.local[0]] if self.single else values, volume
+
+    # ------------------------------------------------------------------ checks
+
+    def _check_rows(self) -> None:
+        """Rows one by one must give the densities that all of them together give, with values that differ by row."""
+        rng = np.random.default_rng(0)
+        values: dict[str, Any] = {}
+        for name in (*self.sites.shared, *self.sites.local):
+            if self.trace[name]["type"] != "sample":
+                continue
+            bijection = biject_to(self.trace[name]["fn"].support)
+            shape = bijection.inverse_shape(self._whole_shape(name))
+            values[name] = bijection(jnp.asarray(0.1 * rng.normal(size=shape)))
+        theta = self.row_model.parameters.natural(jnp.asarray(self.row_model.parameters.start))
+        rest = self.site_values((*self.sites.filled, *self.sites.discrete))
+
+        def both(values: Any) -> tuple[Any, Any]:
+            at = {**theta, **{name: values[name] for name in self.sites.shared if name in values}}
+            trace = self.trace_row((0,), {**rest, **self.shared_values(at), **values}, at)
+            together = sum(self.log_prob(trace[name]) for name in self.sites.observed)
+
+            def one(index: Any) -> Any:
+                mine = {
+                    name: self._entry(name, values[name], index) if name in self.in_rows else values[name]
+                    for name in self.sites.local
+                }
+                local = None if not mine else mine[self.sites.local[0]] if self.single else mine
+                ask = lambda run, local, at: sum(
+                    self.log_prob(run(self.all_values(local, at, None), at)[name]) for name in self.sites.observed
+                )
+                return self.rowwise(ask, (index,), local, at)
+
+            return together, jax.vmap(one)(jnp.arange(self.row_count))
+
+        together, apart = (np.asarray(a) for a in jax.jit(both)(values))
+        self.is_finite = bool(np.all(np.isfinite(together)))
+        gap = np.abs(together - apart) > 1e-8 * (1.0 + np.abs(together))
+        bad = np.flatnonzero(gap & ~(np.isnan(together) & np.isnan(apart)))
+        if bad.size:
+            raise LocalizeError(
+                f"rows are not independent: the log density of row {bad[0]} is {together[bad[0]]:.6g} with values of "
+                f"{names(self.in_rows)} that differ by row, but {apart[bad[0]]:.6g} with its own in all rows. A row may only "
+                "see its own value (no cumulative sums or lags of it); for time series see rb.series."
+            )
+
+    def _entry(self, name: str, value: Any, index: Any) -> Any:
+        axis = self._value_axis(self.trace[name])
+        return jax.lax.dynamic_slice_in_dim(value, index, 1, axis)

@@ -1,0 +1,146 @@
+"""Which rows belong together? Rows sorted into groups of any sizes, each group one unit, chunks that never cut a group.
+
+A pass over groups gets the rows of some whole groups, one after the other, and as the last entry of its data the place at
+which each of them begins. What it returns by unit lines up with the groups, in the order in which they first appear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from robustly.errors import DataError
+from robustly.rows.arrays import ArrayRows
+from robustly.rows.store import Data
+
+# Rows in a chunk, unless a single group has more.
+CHUNK_ROWS = 8192
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """How rows fall into groups: `labels` by group, the `order` that brings groups together, and where each one `starts`."""
+
+    name: str
+    labels: list[Any]
+    order: np.ndarray
+    starts: np.ndarray
+    """One more than there are groups: the last entry is the number of rows."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        return np.diff(self.starts)
+
+    @property
+    def of_row(self) -> np.ndarray:
+        """The group of every row, in the order of the data."""
+        found = np.empty(len(self.order), dtype=int)
+        found[self.order] = np.repeat(np.arange(len(self)), self.sizes)
+        return found
+
+    def to_rows(self, sorted_values: np.ndarray) -> np.ndarray:
+        """Values in the order of the groups, back in the order of the data."""
+        found = np.empty_like(sorted_values)
+        found[self.order] = sorted_values
+        return found
+
+
+def group_rows(values: Any, name: str = "groups") -> Grouping:
+    """Rows by the value they carry, groups in the order of their first row; a missing value is refused."""
+    import pandas as pd
+
+    column = pd.Series(values).reset_index(drop=True) if not isinstance(values, pd.Series) else values
+    gone = np.flatnonzero(column.isna().to_numpy())
+    if gone.size:
+        more = f" and {gone.size - 1} more" if gone.size > 1 else ""
+        raise DataError(
+            f'the groups "{name}" have a missing value in row {gone[0]}{more}. A row without a group has no effect to share: '
+            "drop these rows, or give them a group of their own."
+        )
+    codes, labels = pd.factorize(column, sort=False)
+    order = np.argsort(codes, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(labels)))])
+    plain = [one.item() if isinstance(one, np.generic) else one for one in labels]
+    return Grouping(name, plain, order, starts)
+
+
+@dataclass(frozen=True, eq=False)
+class GroupRows(ArrayRows):
+    """Rows in the order of their groups; `weight` and all states are by group, what counts by row is among the data."""
+
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, dtype=int))
+    chunk_rows: int = CHUNK_ROWS
+    padded: bool = False
+
+    @property
+    def bucket(self) -> int:
+        return 0
+
+    def places(self) -> Iterator[slice]:
+        """Where the groups are cut: as many whole groups as fit a chunk, at least one."""
+        first, groups = 0, len(self)
+        while first < groups:
+            last = int(np.searchsorted(self.starts, self.starts[first] + self.chunk_rows, side="right")) - 1
+            last = min(max(last, first + 1), groups)
+            yield slice(first, last)
+            first = last
+
+    def chunk_at(self, place: slice) -> tuple[Data, np.ndarray]:
+        starts = self.starts[place.start : place.stop + 1]
+        part = tuple(array[starts[0] : starts[-1]] for array in self.data)
+        return (*part, starts - starts[0]), self.weight[place]
+
+    def take(self, index: Any) -> GroupRows:
+        """Some of the groups."""
+        chosen = np.arange(len(self))[index]
+        sizes = np.diff(self.starts)[chosen]
+        starts = np.concatenate([[0], np.cumsum(sizes)])
+        rows = np.repeat(self.starts[chosen] - starts[:-1], sizes) + np.arange(starts[-1])
+        return replace(
+            self,
+            data=tuple(array[rows] for array in self.data),
+            weight=self.weight[chosen],
+            starts=starts,
+            _states=WeakKeyDictionary(),
+        )
+
+
+def rows_in_groups(data: Data, grouping: Grouping, labels: tuple[str, ...] = ()) -> GroupRows:
+    """Arrays with one entry a row, sorted into groups; every group counts once."""
+    return GroupRows(
+        tuple(array[grouping.order] for array in data),
+        np.ones(len(grouping)),
+        labels=labels,
+        starts=np.asarray(grouping.starts),
+    )
+
+
+# Cells that may be filled in: so many for every row, and so many in any case.
+FILLED_BY_ROW, FILLED_ANYWAY = 30, 1_000_000
+
+
+def side_by_side(rows: ArrayRows, grouping: Grouping) -> ArrayRows:
+    """Groups as units of one shape: their rows side by side, filled up to the longest, and how often each counts."""
+    longest, groups = int(grouping.sizes.max()), len(grouping)
+    if longest * groups > max(FILLED_ANYWAY, FILLED_BY_ROW * len(rows)):
+        raise DataError(
+            f'the groups "{grouping.name}" have up to {longest} rows each and {len(rows) / groups:.0f} on average; put side by side '
+            "they would be filled up to many times their size. Split the longest groups, or use a formula: "
+            'rb.glm("y ~ x + (1 | g)").'
+        )
+    place = np.arange(longest)[None] + grouping.starts[:-1, None]
+    inside = np.arange(longest)[None] < grouping.sizes[:, None]
+    # What is filled in repeats the group's first row: a value that the model can be asked about.
+    chosen = grouping.order[np.where(inside, np.minimum(place, len(rows) - 1), grouping.starts[:-1, None])]
+    counts = np.where(inside, rows.weight[chosen], 0.0)
+    chunk = max(1, min(rows.chunk, 65_536 // longest))
+    return ArrayRows(
+        (*(array[chosen] for array in rows.data), counts), np.ones(groups), chunk, (*rows.labels, "counts")
+    )

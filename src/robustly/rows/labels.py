@@ -1,0 +1,128 @@
+"""Which row of the user's data is this? Labels of rows, and the rows that were left out for missing values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robustly.errors import DataError, ModelError, names
+
+ACTIONS = ("raise", "drop")
+LISTED = 10
+
+
+@dataclass(frozen=True, eq=False)
+class RowLabels:
+    """What the rows of a fit are called where they came from: the index of a frame, or their places in it."""
+
+    labels: np.ndarray | None = None
+    """Labels of the rows that were used; None where they are counted from 0."""
+    kept: np.ndarray | None = None
+    """Places of the rows that were used among those that came, where some were dropped."""
+    dropped: tuple[Any, ...] = ()
+    """Labels of rows that were dropped."""
+    lacking: tuple[str, ...] = ()
+    """The columns in which they had no value."""
+
+    def of(self, rows: np.ndarray) -> np.ndarray:
+        """The labels of some rows."""
+        rows = np.asarray(rows, dtype=int)
+        return rows if self.labels is None else self.labels[rows]
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Where some rows stand among those that came."""
+        rows = np.asarray(rows, dtype=int)
+        return rows if self.kept is None else self.kept[rows]
+
+    def only(self, used: np.ndarray, lacking: Iterable[str]) -> RowLabels:
+        """With some rows dropped."""
+        if used.all():
+            return self
+        kept = np.flatnonzero(used)
+        every = np.arange(len(used)) if self.labels is None else self.labels
+        return RowLabels(every[kept], kept, tuple(every[~used].tolist()), tuple(sorted(lacking)))
+
+    def note(self) -> tuple[str, ...]:
+        """What a summary says of the rows that were dropped."""
+        if not self.dropped:
+            return ()
+        count = len(self.dropped)
+        listed = ", ".join(str(label) for label in self.dropped[:LISTED])
+        more = f" and {count - LISTED} more" if count > LISTED else ""
+        what = f"row {listed} was" if count == 1 else f"{count} rows were"
+        rest = "" if count == 1 else f": {listed}{more}"
+        return (f"{what} dropped for missing values in {names(self.lacking)}{rest}.",)
+
+
+def labels_of_rows(data: Any) -> RowLabels:
+    """Those of a pandas frame, where its index says more than the count from 0 and tells all rows apart."""
+    index = getattr(data, "index", None)
+    if index is None or callable(index) or not hasattr(index, "is_unique") or not index.is_unique:
+        return RowLabels()
+    labels = index.to_numpy()
+    if labels.dtype.kind in "iu" and np.array_equal(labels, np.arange(len(labels))):
+        return RowLabels()
+    return RowLabels(labels)
+
+
+def check_na_action(action: Any) -> None:
+    """Refuse what is not one of the two."""
+    if action not in ACTIONS:
+        raise ModelError(f'na_action takes "raise", or "drop" to leave out rows with missing values; got {action!r}.')
+
+
+def missing_by_row(parts: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
+    """Which rows of some arrays lack a value, by the name of the array; what is not by row is left alone."""
+    found = {}
+    for name, part in parts.items():
+        if part is None or np.ndim(part) == 0 or np.shape(part)[0] != n:
+            continue
+        if hasattr(part, "tocsr"):
+            gone = np.zeros(n, dtype=bool)
+            gone[part.tocsr().tocoo().row[np.isnan(part.tocsr().data)]] = True
+        else:
+            import pandas as pd
+
+            gone = np.asarray(pd.isna(np.asarray(part))).reshape(n, -1).any(axis=1)
+        if gone.any():
+            found[name] = gone
+    return found
+
+
+def taken(part: Any, used: np.ndarray) -> Any:
+    """Some rows of what came with the rows; numbers for all rows stay as they are."""
+    if part is None or isinstance(part, str) or np.ndim(part) == 0 or np.shape(part)[0] != len(used):
+        return part
+    if hasattr(part, "iloc"):
+        return part.iloc[np.flatnonzero(used)]
+    return (part if hasattr(part, "tocsr") else np.asarray(part))[used]
+
+
+def used_rows(gone: Mapping[str, np.ndarray], n: int) -> np.ndarray:
+    """Rows that lack nothing; an error if none is left."""
+    used = ~np.any([np.zeros(n, dtype=bool), *gone.values()], axis=0)
+    if not used.any():
+        raise DataError(
+            f"every row lacks a value in {names(gone)}, so no row is left. Leave out a column, or fill its values."
+        )
+    return used
+
+
+def as_numbers(given: Any, label: str) -> Any:
+    """An array that came as numbers, if nothing of it would be lost: no imaginary parts, no masks."""
+    if isinstance(given, np.ma.MaskedArray):
+        hidden = np.ma.getmaskarray(given)
+        if hidden.any():
+            row = int(np.argwhere(hidden)[0][0])
+            more = f" and {int(hidden.sum()) - 1} more" if hidden.sum() > 1 else ""
+            raise DataError(
+                f"{label} is masked in row {row}{more}, and masks would be forgotten. Drop these rows, or fill them with "
+                'NaN (array.filled(np.nan)) and give na_action="drop".'
+            )
+        given = np.asarray(given)
+    if getattr(getattr(given, "dtype", None), "kind", "") == "c" or isinstance(given, complex):
+        raise DataError(f"{label} holds complex numbers. Complex data not supported: give real numbers.")
+    return given

@@ -1,0 +1,88 @@
+"""Models as people write them go through ``localize`` unmodified: a few here, all of them with ROBUSTLY_CORPUS=all.
+
+A fit's evidence must be the brute-force integral of the program as NumPyro runs it, to 1e-6 where the local has one dimension
+and to 1e-3 where it has more, and what is asked of the rows must be answered, or refused by name. (``python
+benchmarks/models.py`` also compares estimates with scipy's on the brute-force objective, samples by NUTS, and times all this.)
+"""
+
+import importlib
+import os
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from brute_force import BruteForce
+
+import robustly as rb
+
+CORPUS = {
+    name: case
+    for path in sorted(Path(__file__).parent.glob("models_*.py"))
+    for name, case in importlib.import_module(path.stem).CORPUS.items()
+}
+FITTED = [name for name, case in CORPUS.items() if not case.refused]
+REFUSED = [name for name, case in CORPUS.items() if case.refused]
+CHOSEN = {
+    "": ["centred_line", "globe_tosses", "ordered_logistic", "counts_by_largest_code"],
+    "all": FITTED,
+}
+CHOSEN_NOW = CHOSEN.get(os.environ.get("ROBUSTLY_CORPUS", ""), os.environ.get("ROBUSTLY_CORPUS", "").split(","))
+
+
+def test_the_corpus_holds_what_it_should():
+    count = lambda tag: sum(tag in case.tags for case in CORPUS.values())
+    assert len(CORPUS) >= 60
+    assert len(CORPUS) - count("plate") >= 30
+    assert count("groups") >= 8
+    assert count("sizes") >= 5
+    assert count("outcome") >= 5
+
+
+@pytest.mark.filterwarnings("ignore::robustly.errors.ConvergenceWarning")
+@pytest.mark.parametrize("name", CHOSEN_NOW)
+def test_a_model_fits_as_it_is_written(name, tmp_path):
+    case = CORPUS[name]
+    robust = rb.localize(case.model, case.site, **case.options)
+    fit = robust.fit(*case.args)
+    assert fit.outcome.kind in ("converged", "boundary", "limit"), fit.outcome
+    own = fit.outcome.kind != "boundary"
+    with jax.enable_x64(True):
+        brute = BruteForce(case, len(fit.evidence))
+        brute.sites = brute.sites if own else []
+        found = brute.value({k: np.asarray(v, dtype=float) for k, v in fit.parameters.items()})
+        evidence, log_prior = (np.asarray(a) for a in found)
+    within = 1e-6 if fit.source.passes.model.dim <= 1 else 1e-3
+    np.testing.assert_allclose(fit.evidence, evidence, atol=within)
+    assert not own or fit.objective == pytest.approx(float(np.sum(evidence) + log_prior), abs=30 * within)
+
+    site = case.site if isinstance(case.site, str) else case.site[0]
+    assert not own or np.all(np.isfinite(fit.posterior(site).mean))
+    new = case.new if case.new is not None else tuple(np.asarray(a)[:3] for a in case.args[:-1])
+    _answered_or_refused(lambda: np.all(np.isfinite(fit.predictive(*new).mean)) if new else True)
+    _answered_or_refused(lambda: fit.outliers() is not None)
+    fit.save(tmp_path / "fit.rb")
+    _answered_or_refused(lambda: np.array_equal(rb.load(tmp_path / "fit.rb", model=robust).vector, fit.vector))
+
+
+def _answered_or_refused(ask):
+    try:
+        assert ask()
+    except rb.RobustlyError as error:
+        print(f"{type(error).__name__}: {error}")
+
+
+def test_an_ordinal_outcome_has_probabilities():
+    case = CORPUS["ordered_logistic"]
+    new = rb.localize(case.model, case.site).fit(*case.args).predictive(case.args[0][:3])
+    np.testing.assert_allclose(new.probabilities.sum(-1), 1.0, atol=1e-9)
+    np.testing.assert_allclose(new.probabilities @ np.arange(5), new.mean, atol=1e-9)
+    np.testing.assert_allclose(new.cdf(2.0), new.probabilities[:, :3].sum(-1), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_is_refused_for_its_reason(name):
+    case = CORPUS[name]
+    with pytest.raises(rb.LocalizeError) as caught:
+        rb.localize(case.model, case.site, **case.options).fit(*case.args)
+    assert case.refused in str(caught.value)
