@@ -170,7 +170,7 @@ def test_what_needs_memory_says_so(files):
     found = rb.glm("size ~ a", rb.parquet(files), family="normal")
     with pytest.raises(ModelError, match="needs rows in memory"):
         _ = found.loo
-    with pytest.raises(ModelError, match="needs rows in memory"):
+    with pytest.raises(ModelError, match="need them in memory"):
         rb.glm("count ~ a", rb.parquet(files), solver="em", approx="laplace")
     with pytest.raises(ModelError, match='"robust" and means_init'):
         rb.RobustGaussianMixture(2, init_params="kmeans").fit(rb.parquet(files, columns=COLUMNS))
