@@ -581,7 +581,8 @@ def table(found):
     )
     for stage, title, head, body in SECTIONS:
         if found.get(stage):
-            lines += ["", f"## {title}", "", *rows(head, body(found[stage]))]
+            note = found.get("notes", {}).get(stage)
+            lines += ["", f"## {title}", "", *([note, ""] if note else []), *rows(head, body(found[stage]))]
     for c in found.get("many", {}).values():
         lines += ["", "## 100 000 documents of 100 tokens, K = 100 (targets: ≤ 10 CPU minutes, ≤ 1000 MB)", ""]
         lines.append(f"{c['cpu'] / 60:.1f} CPU minutes, peak {c['peak']:.0f} MB ({c['before']:.0f} before the fit).")

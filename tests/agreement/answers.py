@@ -26,7 +26,9 @@ class Answers:
     tails: np.ndarray | None = None
     """P(Y > y) of these rows' own predictive, at their observations."""
     judged: np.ndarray | None = None
-    """The tail probabilities by which outliers are judged, by row."""
+    """The tail probabilities, by row."""
+    strayed: np.ndarray | None = None
+    """The probability that a row does not belong, and its tail in the core, by row."""
 
 
 def answers(
@@ -34,6 +36,8 @@ def answers(
     common: Callable[[dict[str, Any]], list[Any]],
     law: Any = None,
     observed: Any = None,
+    *,
+    strayed: bool = False,
 ) -> Answers:
     """What a fit says. `common` turns its parameters into those all roads report, errors follow by the delta method."""
     names = list(fit.parameters)
@@ -55,4 +59,5 @@ def answers(
     quantiles = None if law is None else np.stack([law.quantile(level) for level in LEVELS], axis=-1)
     tails = None if law is None else 1.0 - law.cdf(observed)
     judged = None if law is None else fit.tail_probabilities
-    return Answers(np.asarray(fit.evidence), np.asarray(values), errors, quantiles, tails, judged)
+    found = np.stack([fit.outlier_probability, fit.judgement.tail]) if strayed else None
+    return Answers(np.asarray(fit.evidence), np.asarray(values), errors, quantiles, tails, judged, found)

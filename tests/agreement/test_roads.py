@@ -67,14 +67,15 @@ def student_regression():
     general = rb.RobustGLM("normal", tol=1e-13).fit(x[:, None], y)
     direct = rb.fit_rows(rows, {"x": x, "y": y}, stop=TIGHT)
     return {
-        "linear": answers(linear.result_, of_glm, linear.predict_dist(x[:FEW, None]), y[:FEW]),
-        "formula": answers(formula, of_glm, formula.predictive(frame[:FEW]), y[:FEW]),
+        "linear": answers(linear.result_, of_glm, linear.predict_dist(x[:FEW, None]), y[:FEW], strayed=True),
+        "formula": answers(formula, of_glm, formula.predictive(frame[:FEW]), y[:FEW], strayed=True),
         "glm": answers(general.result_, of_glm, general.predict_dist(x[:FEW, None]), y[:FEW]),
         "localize": answers(
             local,
             lambda p: from_gamma(p["b"], p["w"], p["precision.concentration"], p["precision.rate"]),
             local.predictive(x[:FEW]),
             y[:FEW],
+            strayed=True,
         ),
         "rows": answers(direct, lambda p: from_gamma(p["b"], p["w"], p["a"], p["rate"])),
     }
@@ -103,9 +104,14 @@ def student_sample():
             lambda p: common(p["concentration"], p["rate"], p["loc"]),
             Repeated(pair.predictive(), FEW),
             y[:FEW],
+            strayed=True,
         ),
         "formula": answers(
-            formula, lambda p: list(p.values()), formula.predictive(pd.DataFrame(index=range(FEW))), y[:FEW]
+            formula,
+            lambda p: list(p.values()),
+            formula.predictive(pd.DataFrame(index=range(FEW))),
+            y[:FEW],
+            strayed=True,
         ),
         "localize": answers(
             local,
@@ -367,8 +373,8 @@ CLOSED, INTEGRAL = 1e-8, 1e-6
 CENTRE = ("evidence", "estimates")
 EVERYTHING = (*CENTRE, "errors", "quantiles", "tails", "judged")
 MODELS = {
-    student_regression: (CLOSED, EVERYTHING),
-    student_sample: (CLOSED, EVERYTHING),
+    student_regression: (CLOSED, (*EVERYTHING, "strayed")),
+    student_sample: (CLOSED, (*EVERYTHING, "strayed")),
     poisson_normal: (INTEGRAL, EVERYTHING),
     binomial_counts: (INTEGRAL, EVERYTHING),
     negative_binomial: (CLOSED, EVERYTHING),

@@ -17,6 +17,7 @@ from robustly._runtime.precision import double_precision
 from robustly.approx.tabulated import binary_spline, read_binary
 from robustly.errors import ModelError
 from robustly.fit.passes import pairs, row_kernel
+from robustly.glm.asked import law_of
 from robustly.glm.families import (
     Bernoulli,
     Binomial,
@@ -25,18 +26,10 @@ from robustly.glm.families import (
     NegativeBinomial,
     Normal,
     Poisson,
-    as_family,
     beyond_line,
 )
-from robustly.glm.local import (
-    Classical,
-    LocalDispersion,
-    LocalLabel,
-    LocalPrecision,
-    LocalPredictor,
-    Shifted,
-    law_of,
-)
+from robustly.glm.local import Classical, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
+from robustly.glm.named import as_family
 from robustly.glm.row_model import approximation, row_model
 
 

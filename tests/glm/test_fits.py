@@ -239,6 +239,18 @@ def test_leverage_is_a_known_failure():
     assert not {10, 19, 29, 33} & set(model.outliers())
 
 
+def test_weights_by_columns_give_the_slope_of_the_stars_back():
+    frame = real("robustbase", "starsCYG")
+    model = glm.RobustLinearRegression(x_weights="mcd").fit(frame[["log.Te"]], frame["log.light"])
+    assert 2.0 < model.coef_[0] < 4.0  # MM- and LTS-estimates lie between these
+    assert {10, 19, 29, 33} <= set(model.outliers()[:5])
+    assert "count less than half" in model.result_.notes[-1]
+    with pytest.raises(DataError, match="Give one number a row"):
+        glm.RobustLinearRegression(x_weights=[1.0, 2.0]).fit(frame[["log.Te"]], frame["log.light"])
+    with pytest.raises(ModelError, match='x_weights is None, "mcd"'):
+        glm.RobustLinearRegression(x_weights="mad").fit(frame[["log.Te"]], frame["log.light"])
+
+
 # ---------------------------------------------------------------------- labels
 
 

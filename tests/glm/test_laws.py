@@ -5,6 +5,7 @@ import pytest
 from scipy import integrate
 
 from robustly._runtime.precision import double_precision
+from robustly.glm.asked import law_asked
 from robustly.glm.families import Bernoulli, Gamma, Normal, Poisson
 from robustly.glm.local import (
     Classical,
@@ -14,7 +15,6 @@ from robustly.glm.local import (
     LocalPredictor,
     Noiseless,
     Shifted,
-    law_asked,
 )
 from robustly.result.outliers import stand_out
 

@@ -50,6 +50,6 @@ def test_compare_scores_only_rows_that_all_models_predict():
 def test_as_many_columns_as_rows_cannot_be_compared_by_leaving_rows_out():
     y = np.array([3.0, 1.0, 4.0])
     X = np.eye(3)[:, 1:]
-    fits = [rb.RobustGLM(family, local=None).fit(X, y) for family in ("poisson", "exponential")]
+    fits = [rb.RobustGLM("poisson", local=None, tol=tol).fit(X, y) for tol in (1e-8, 1e-9)]
     with pytest.raises(rb.errors.DataError, match="every row has leverage one"):
         rb.compare(*fits)

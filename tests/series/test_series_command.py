@@ -41,6 +41,7 @@ def test_a_season_an_outlier_a_forecast_and_a_page(run, table, tmp_path):
     assert code == 0, err
     assert "outliers: 2022-07-01" in out
     assert "2024-04-01" in out
+    assert f"wrote {kept}" in out
     assert "2022-07-01" in page.read_text(encoding="utf-8")
     assert rb.load(kept).sites == ["irregular"]
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from simulate import concentrations, match, simulate
 
 from robustly.errors import DataError, FitError, OverlapWarning
-from robustly.topics import LDA, Corpus, RobustLDA, coherence, diversity, document_completion
+from robustly.topics import LDA, Corpus, RobustLDA, coherence, diversity, document_completion, merging
 from robustly.topics.reading import copies, overlaps
+from robustly.topics.shared import make_topics
 
 
 @pytest.mark.parametrize("kind", [RobustLDA, LDA])
@@ -157,3 +158,16 @@ def test_documents_from_plain_lda_are_predicted_as_plain_lda_does():
     train, test = (simulate(eta, 0.2, size, 70, seed=seed, bursty=False) for size, seed in ((800, 18), (300, 19)))
     robust, plain = (kind(6, random_state=0).fit(train) for kind in (RobustLDA, LDA))
     assert document_completion(robust, test, 0) == pytest.approx(document_completion(plain, test, 0), abs=0.01)
+
+
+def test_a_residue_of_bursts_is_no_topic_however_well_it_pays_for_itself():
+    # Two topics of 50 words in 40 documents each, and a third that has one word of its own in three documents of the first.
+    table_counts = np.zeros((110, 3))
+    table_counts[:50, 0], table_counts[50:100, 1], table_counts[100, 2] = 20.0, 20.0, 12.0
+    tokens = np.zeros((80, 3))
+    tokens[:40, 0], tokens[40:, 1], tokens[:3, 2] = 40.0, 40.0, 8.0
+    by_document = tokens * table_counts.sum(axis=0) / tokens.sum(axis=0)
+    topics = make_topics(table_counts, np.full(110, 1 / 110), 10.0, np.full(3, 30.0), np.full(3, 0.2), True, np.float64)
+    assert merging.joined(topics, merging.DrawnCounts(tokens, by_document, table_counts)).max() == 1
+    larger = table_counts * [1.0, 1.0, 5.0]
+    assert merging.joined(topics, merging.DrawnCounts(tokens * [1, 1, 5], by_document * [1, 1, 5], larger)) is None

@@ -161,7 +161,7 @@ def _two(found: Findings) -> bool:
 def show_findings(found: Findings, asked: RegressionRequest) -> None:
     """Both fits as tables, and the findings as sentences."""
     from robustly.cli import terminal
-    from robustly.glm.local import law_asked
+    from robustly.glm.asked import law_asked
 
     out, robust, table = terminal.console(), found.robust, asked.table
     law = law_asked(robust.fitted.family, robust.asked)

@@ -38,7 +38,7 @@ def fit_groups(
         assert rows.groups is not None
         fit = fit_grouped(
             rows.groups, rows.family, local=None if local in ("auto", "none") else local, group_law=group_law, dof=degrees,
-            max_iter=asked.max_iter, formula=rows.columns, effects=rows.effects,
+            max_iter=asked.max_iter, formula=rows.columns, effects=rows.effects, labels=rows.labels,
         )  # fmt: skip
         components = fit.variance_components
     if report is not None:

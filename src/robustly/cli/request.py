@@ -98,9 +98,9 @@ def read_request(
 ) -> RegressionRequest:
     """The table and the formula, if the one can be what the other speaks of."""
     refuse_missing_file(path)
-    from robustly.glm.families import as_family
     from robustly.glm.formula import variables_of
     from robustly.glm.formula_frames import refuse_texts
+    from robustly.glm.named import as_family
     from robustly.rows.files import read_table, refuse_stray_texts, refuse_wrong_delimiter
 
     as_family(family)

@@ -44,6 +44,7 @@ def series_command(
     if importlib.util.find_spec("statsmodels") is None:
         raise ModelError('series needs statsmodels. Install it with: pip install "robustly[series]".')
     from robustly.series.model import LocalizedSeries
+    from robustly.series.result import FittedSeries
 
     for path in (save, report):
         _check_folder(path)
@@ -52,12 +53,14 @@ def series_command(
         warnings.simplefilter("always", ConvergenceWarning)
         model = build(read, level.value, seasonal, log)
         fit = LocalizedSeries(model, [one.strip() for one in localize.split(",") if one.strip()]).fit(seed=seed)
-    fit.model.steps = np.array(
+    series = fit.model
+    assert isinstance(series, FittedSeries)
+    series.steps = np.array(
         [f"{one:g}" if isinstance(one, float) else str(one).removesuffix(" 00:00:00") for one in read.index]
     )
     typer.echo(str(fit.summary()))
     _say(fit, fdr)
-    ahead = fit.forecast(steps, seed=seed) if steps else None
+    ahead = series.forecast(steps, seed=seed) if steps else None
     if ahead is not None and len(read) > 1 and np.issubdtype(read.index.dtype, np.number):
         gap = read.index[1] - read.index[0]
         ahead = replace(ahead, steps=[f"{read.index[-1] + (h + 1) * gap:g}" for h in range(steps)])
@@ -67,7 +70,8 @@ def series_command(
         if issubclass(warning.category, ConvergenceWarning):
             typer.echo(f"{warning.category.__name__}: {warning.message}", err=True)
     if save is not None:
-        typer.echo(f"wrote {fit.save(save)}")
+        fit.save(save)
+        typer.echo(f"wrote {save}")
     if report is not None:
         from robustly.report.series import write_series_page
 

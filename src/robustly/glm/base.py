@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import DataError, ModelError, PersistError, names
-from robustly.glm.families import FAMILIES, Binomial, Family, Normal
+from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.grouped.design import INTERCEPT, group_design
 from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.grouped.result import mixed_of
+from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import GLMPredictive
 from robustly.glm.result import regression_of
 from robustly.glm.stored import stored_design, stored_predictor
-from robustly.model.linear import Design, read_design, read_offset
+from robustly.model.linear import Design, Given, read_design, read_offset
 from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved
@@ -84,13 +86,13 @@ class GLMEstimator(BaseEstimator):
         return [str(name) for name in getattr(self, "feature_names_in_", ())]
 
     def _design(
-        self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any = None
+        self, X: Any, y: Any, sample_weight: Given, offset: Given, exposure: Given, trials: Given = None
     ) -> tuple[Design, RowLabels]:
         matrix, beside, labels = self._rows(X, y, sample_weight, offset, exposure, trials)
         return self._read(matrix, *beside.values()), labels
 
     def _rows(
-        self, X: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any
+        self, X: Any, y: Any, sample_weight: Given, offset: Given, exposure: Given, trials: Given
     ) -> tuple[Any, dict[str, Any], RowLabels]:
         """The columns, what stands beside them, and what the rows are called; rows with missing values dropped if asked."""
         refuse_text_columns(X)
@@ -107,7 +109,7 @@ class GLMEstimator(BaseEstimator):
             return matrix, beside, labels
         return matrix[used], {label: taken(given, used) for label, given in beside.items()}, labels.only(used, gone)
 
-    def _read(self, matrix: Any, y: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any) -> Design:
+    def _read(self, matrix: Any, y: Any, sample_weight: Given, offset: Given, exposure: Given, trials: Given) -> Design:
         terms = (
             [str(name) for name in self.feature_names_in_]
             if hasattr(self, "feature_names_in_")
@@ -130,7 +132,7 @@ class GLMEstimator(BaseEstimator):
         refuse_text_columns(X)
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=True, reset=False)
 
-    def _predictor(self, X: Any, offset: Any = None, exposure: Any = None) -> np.ndarray:
+    def _predictor(self, X: Any, offset: Given = None, exposure: Given = None) -> np.ndarray:
         stored = as_stored(X)
         if stored is not None:
             check_is_fitted(self)
@@ -139,7 +141,7 @@ class GLMEstimator(BaseEstimator):
         return regression_of(self.result_).fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
 
     def predict_dist(
-        self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None, groups: Any = None
+        self, X: Any, *, offset: Given = None, exposure: Given = None, trials: Given = None, groups: Any = None
     ) -> Any:
         """The predictive distribution of every row, averaged over rows' or groups' own values: mean, sd, quantile …"""
         check_is_fitted(self)
@@ -158,7 +160,9 @@ class GLMEstimator(BaseEstimator):
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
         return GLMPredictive(fitted, m, counted, matrix).of_fit(self.result_)
 
-    def surprise(self, X: Any, y: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> np.ndarray:
+    def surprise(
+        self, X: Any, y: Any, *, offset: Given = None, exposure: Given = None, trials: Given = None
+    ) -> np.ndarray:
         """Minus the log predictive density of every row: large for rows that do not belong."""
         predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials)
         return -predictive.log_prob(self._response(y))
@@ -215,7 +219,7 @@ class GLMEstimator(BaseEstimator):
             more["classes"] = self.classes_.tolist()
         persist.write(path, "glm_estimator", more, arrays)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = self.na_action == "drop"
@@ -244,13 +248,13 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         self,
         X: Any,
         y: Any,
-        sample_weight: Any = None,
+        sample_weight: Given = None,
         *,
-        offset: Any = None,
-        exposure: Any = None,
+        offset: Given = None,
+        exposure: Given = None,
         groups: Any = None,
         checkpoint: Any = None,
-    ) -> Any:
+    ) -> Self:
         """Fit to rows `X` (n, d), dense, sparse or a frame, and responses `y` (n,).
 
         Of rows in Parquet files, `X` is ``rb.parquet(path, columns=[…])`` and `y` the name of a column; so are the others.
@@ -266,10 +270,10 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         self,
         X: Any,
         y: Any,
-        sample_weight: Any,
-        offset: Any,
-        exposure: Any,
-        trials: Any = None,
+        sample_weight: Given,
+        offset: Given,
+        exposure: Given,
+        trials: Given = None,
         groups: Any = None,
         checkpoint: Any = None,
     ) -> Any:
@@ -285,12 +289,12 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         design, labels = self._design(X, response_of(X, y, family), sample_weight, offset, exposure, trials)
         given = given_by_row(offset=offset, exposure=exposure, trials=trials)
         if groups is not None:
-            keep_fit(self, self._fit_groups(design, family, groups))
+            keep_fit(self, self._fit_groups(design, family, groups, labels))
             return self
         keep_fit(self, fit_glm(design, family, needs=given, labels=labels, checkpoint=checkpoint, **self._options()))
         return self
 
-    def _fit_groups(self, design: Design, family: Family, groups: Any) -> Fit:
+    def _fit_groups(self, design: Design, family: Family, groups: Any, labels: RowLabels) -> Fit:
         """Rows whose groups have intercepts of their own."""
         asked = self._options()
         refuse_other_length(len(design), "groups", groups)
@@ -307,10 +311,11 @@ class RowRegressor(RegressorMixin, GLMEstimator):
             group_dof=degrees if heavy and not isinstance(degrees, str) else None,
             dof=degrees if errors else None,
             max_iter=max(asked["max_iter"], 100),
+            labels=labels,
         )
 
     def predict(
-        self, X: Any, kind: str | None = None, *, offset: Any = None, exposure: Any = None, groups: Any = None
+        self, X: Any, kind: str | None = None, *, offset: Given = None, exposure: Given = None, groups: Any = None
     ) -> np.ndarray:
         """The expected response of every row.
 

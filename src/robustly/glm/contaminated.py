@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -27,6 +27,12 @@ from robustly.glm.law import Description, Law
 from robustly.glm.local import Classical, LocalLabel, LocalPrecision, LocalPredictor, log_prior, log_student_t
 from robustly.model.row import RowModel
 from robustly.result.two_part import DOF, SHARE, WIDTHS_OF_MEASUREMENTS, normal_parts, student_parts
+
+if TYPE_CHECKING:
+    from jax import Array
+
+    Row = tuple[Array, Array]
+    Numbers = tuple[Array, ...]
 
 # Points on each side of a row's peak, how far down they go in nats, and steps to find the peak and these ends.
 NODES, DEPTH, CLIMB, WIDEN = 16, 34.0, 14, 10
@@ -81,7 +87,7 @@ class Contaminated(Law):
     def rule(self) -> Approximation | None:
         return PartsRule(self)
 
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+    def evidence(self, row: Row, m: Any, *phi: Any) -> Array:
         import jax.numpy as jnp
 
         state = self.places(row, (m, *phi), jnp.full(self.size, m))
@@ -94,7 +100,7 @@ class Contaminated(Law):
             return 0
         return 6 if isinstance(self.core, LocalPredictor) else 3
 
-    def _integrals(self, numbers: Any) -> list[tuple[Any, ...]]:
+    def _integrals(self, numbers: Numbers) -> list[Numbers]:
         """The numbers of the parts in which rows have predictors of their own: predictor, log of their spread, dispersions."""
         import jax.numpy as jnp
 
@@ -104,16 +110,16 @@ class Contaminated(Law):
             return [(m, spread, *nuisance), (m, 0.5 * jnp.logaddexp(2.0 * width, 2.0 * spread), *nuisance)]
         return [(m, width, *phi)]
 
-    def _joint(self, row: Any) -> Callable[..., Any]:
+    def _joint(self, row: Row) -> Callable[..., Array]:
         import jax.numpy as jnp
 
-        def joint(own: Any, m: Any, spread: Any, *nuisance: Any) -> Any:
+        def joint(own: Any, m: Any, spread: Any, *nuisance: Any) -> Array:
             likelihood = self.family.log_prob(*row, own, *(jnp.exp(one) for one in nuisance))
             return likelihood + log_prior("normal", own - m, spread)
 
         return joint
 
-    def places(self, row: Any, numbers: Any, state: Any) -> Any:
+    def places(self, row: Row, numbers: Numbers, state: Array) -> Array:
         """Where a row is looked at, searched for from `state`."""
         import jax
         import jax.numpy as jnp
@@ -124,7 +130,7 @@ class Contaminated(Law):
         found = [find_ends(self._joint(row), one, state[3 * place]) for place, one in enumerate(self._integrals(still))]
         return jax.lax.stop_gradient(jnp.concatenate(found))
 
-    def parts(self, row: Any, numbers: Any, state: Any) -> tuple[Any, Any]:
+    def parts(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array]:
         """Log densities of one row in the core and in the wide part, each times its share."""
         import jax
         import jax.numpy as jnp
@@ -138,13 +144,13 @@ class Contaminated(Law):
             wide + jax.nn.log_sigmoid(share), -1e300
         )
 
-    def _measured(self, row: Any, numbers: Any) -> tuple[Any, Any]:
+    def _measured(self, row: Row, numbers: Numbers) -> tuple[Array, Array]:
         m, scale, *dof, width, _ = numbers
         if dof:
             return student_parts(row[0] - m, scale, *dof, width, log_student_t)
         return normal_parts(row[0] - m, scale, width)
 
-    def _spread(self, row: Any, numbers: Any, state: Any) -> tuple[Any, Any]:
+    def _spread(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array]:
         *core, wide = [
             log_integral(self._joint(row), one, state[3 * place : 3 * place + 3])
             for place, one in enumerate(self._integrals(numbers))
@@ -193,12 +199,12 @@ class MarginLabel(LocalLabel):
     def bounds(self, name: str) -> tuple[float, float]:
         return (0.0, float("inf")) if name == "margin" else super().bounds(name)
 
-    def rate(self, m: Any, flip: Any, margin: Any, xp: Any) -> Any:
+    def rate(self, m: Any, flip: Any, margin: Any, xp: Any) -> Array:
         """How often the label of a row with this predictor is wrong, from numbers on the free scale."""
         ratio = xp.exp(4.0 * margin)
         return self.natural("flip", flip, xp) * m**4 / (m**4 + ratio)
 
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
+    def evidence(self, row: Row, m: Any, *phi: Any) -> Array:
         import jax
         import jax.numpy as jnp
 
@@ -221,20 +227,20 @@ class PartsRule(Exact):
     def start(self, model: RowModel) -> np.ndarray:
         return np.zeros(self.law.size)
 
-    def start_at(self, model: RowModel, rows: Any, numbers: Any, count: int) -> np.ndarray:
+    def start_at(self, model: RowModel, rows: Any, numbers: Numbers, count: int) -> np.ndarray:
         start = np.broadcast_to(np.asarray(numbers[0], dtype=float), count)
         return np.repeat(start[:, None], self.law.size, axis=1)
 
-    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+    def find_mode(self, model: RowModel, vector: Any, row: Row, state: Array) -> Array:
         return self.law.places(row, vector, state)
 
-    def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
+    def evidence(self, model: RowModel, vector: Any, row: Row, state: Array) -> Array:
         import jax.numpy as jnp
 
         return jnp.logaddexp(*self.law.parts(row, vector, state))
 
     def moments(
-        self, model: RowModel, finish: Finish, numbers: Any, row: Any, z: Any, state: Any, rough: Any
+        self, model: RowModel, finish: Finish, numbers: Numbers, row: Row, z: Any, state: Array, rough: Any
     ) -> Moments:
         import jax
         import jax.numpy as jnp
@@ -245,7 +251,7 @@ class PartsRule(Exact):
         return Moments(value, value, slope, jax.hessian(evidence)(given))
 
 
-def find_ends(joint: Callable[..., Any], numbers: tuple[Any, ...], start: Any) -> Any:
+def find_ends(joint: Callable[..., Array], numbers: Numbers, start: Array) -> Array:
     """The peak of a density with one peak, and how far to the left and to the right of it the density falls by `DEPTH` nats."""
     import jax
     import jax.numpy as jnp
@@ -254,7 +260,7 @@ def find_ends(joint: Callable[..., Any], numbers: tuple[Any, ...], start: Any) -
     slope = jax.grad(density)
     bend = jax.grad(slope)
 
-    def climb(_: Any, u: Any) -> Any:
+    def climb(_: Any, u: Any) -> Array:
         # Left of its peak a count has almost no curvature, and a full step would land where exp overflows.
         return u + jnp.clip(-slope(u) / jnp.minimum(bend(u), -1e-12), -1.0, 1.0)
 
@@ -262,7 +268,7 @@ def find_ends(joint: Callable[..., Any], numbers: tuple[Any, ...], start: Any) -
     top, width = density(mode), jnp.minimum(1.0 / jnp.sqrt(jnp.maximum(-bend(mode), 1e-12)), jnp.exp(numbers[1]))
     sides = jnp.array([-1.0, 1.0])
 
-    def widen(_: Any, length: Any) -> Any:
+    def widen(_: Any, length: Any) -> Array:
         fall = top - density(mode + sides * length)
         return length * jnp.clip(jnp.sqrt(DEPTH / jnp.maximum(fall, 1e-6)), 0.2, 3.0)
 
@@ -270,7 +276,7 @@ def find_ends(joint: Callable[..., Any], numbers: tuple[Any, ...], start: Any) -
     return jnp.concatenate([mode[None], ends])
 
 
-def log_integral(joint: Callable[..., Any], numbers: tuple[Any, ...], place: Any) -> tuple[Any, Any]:
+def log_integral(joint: Callable[..., Array], numbers: Numbers, place: Array) -> tuple[Array, Array]:
     """log ∫ exp joint(u, numbers) du, and log ∫ ((u − m)/spread)² exp joint du, at points that stay where they are.
 
     Gauss–Legendre rules to both sides of the peak. Where exactly the points sit matters only to the integration error, of

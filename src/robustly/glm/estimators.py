@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from sklearn.utils import Tags
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import PersistError
+from robustly.glm.asked import LocalChoice
 from robustly.glm.base import OwnPredictors, RowRegressor, keep_fit
-from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson, as_family
-from robustly.glm.local import LocalChoice
+from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson
 from robustly.glm.logistic import RobustLogisticRegression
+from robustly.glm.named import as_family
 from robustly.glm.result import regression_of
 from robustly.glm.saved_fits import from_saved
+from robustly.model.linear import Given
 
 
 @with_parameters
@@ -93,7 +96,7 @@ class RobustPoissonRegression(RowRegressor, OwnPredictors):
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "local": "predictor"}
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
@@ -136,14 +139,14 @@ class RobustGLM(RowRegressor, OwnPredictors):
         self,
         X: Any,
         y: Any,
-        sample_weight: Any = None,
+        sample_weight: Given = None,
         *,
-        offset: Any = None,
-        exposure: Any = None,
-        trials: Any = None,
+        offset: Given = None,
+        exposure: Given = None,
+        trials: Given = None,
         groups: Any = None,
         checkpoint: Any = None,
-    ) -> Any:
+    ) -> Self:
         """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns.
 
         `groups` as in the other regressions: the rows of a group share an effect.
@@ -155,16 +158,16 @@ class RobustGLM(RowRegressor, OwnPredictors):
         X: Any,
         kind: str | None = None,
         *,
-        offset: Any = None,
-        exposure: Any = None,
-        trials: Any = None,
+        offset: Given = None,
+        exposure: Given = None,
+        trials: Given = None,
         groups: Any = None,
     ) -> np.ndarray:
         """The expected response of every row; as in the other regressions, with `trials` for counts of successes."""
         predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials, groups=groups)
         return self._expected(kind, predictive)
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         family = self._family()
         tags.target_tags.positive_only = not isinstance(family, Normal) and isinstance(

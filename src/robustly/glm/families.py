@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import factorial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from robustly.errors import ModelError, SupportError, did_you_mean, names
+from robustly.errors import SupportError
 from robustly.glm.family import Array, Family, refuse_rows
 
 if TYPE_CHECKING:
@@ -332,32 +332,6 @@ class NegativeBinomial(Family):
 
     def start(self, y: Array, trials: Array) -> Array:
         return np.log(y + 0.5)
-
-
-FAMILIES: dict[str, type[Family]] = {
-    "normal": Normal,
-    "poisson": Poisson,
-    "bernoulli": Bernoulli,
-    "binomial": Binomial,
-    "gamma": Gamma,
-    "exponential": Exponential,
-    "negative_binomial": NegativeBinomial,
-}
-
-
-def as_family(given: Any) -> Family:
-    """A family from its name, its class or itself."""
-    if isinstance(given, Family):
-        return given
-    if isinstance(given, type) and issubclass(given, Family):
-        return given()
-    if isinstance(given, str):
-        import robustly.glm.zeros  # noqa: F401  whose families are known by name too
-
-        if given in FAMILIES:
-            return FAMILIES[given]()
-        raise ModelError(f'no family "{given}"; there are {names(FAMILIES)}.' + did_you_mean(given, FAMILIES))
-    raise ModelError(f'a family is a name or a robustly.Family; got {given!r}. Try family="poisson".')
 
 
 def beyond_line(x: jax.Array, power: jax.Array) -> jax.Array:

@@ -13,13 +13,14 @@ from robustly.errors import IdentifiabilityWarning, ModelError
 from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.problem import Found
+from robustly.glm.asked import LocalChoice, law_of
 from robustly.glm.classical import fit_classical
 from robustly.glm.edges import NARROWEST, WIDEST, fit_law
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
 from robustly.glm.judging import STEEPEST, fit_contaminated
 from robustly.glm.leverage import weighed_by_columns
-from robustly.glm.local import Classical, Law, LocalChoice, LocalPredictor, law_of
+from robustly.glm.local import Classical, Law, LocalPredictor
 from robustly.glm.profile import near_profile
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.glm.result import regression_fit

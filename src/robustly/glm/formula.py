@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, ModelError
-from robustly.glm.families import as_family
+from robustly.glm.asked import LocalChoice
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length
@@ -27,9 +27,9 @@ from robustly.glm.formula_spec import (
 )
 from robustly.glm.grouped.design import read_groups_of
 from robustly.glm.grouped.fit import fit_grouped
-from robustly.glm.local import LocalChoice
+from robustly.glm.named import as_family
 from robustly.glm.stored import read_stored_formula
-from robustly.model.linear import read_design
+from robustly.model.linear import Given, read_design
 from robustly.result.fit import Fit
 from robustly.rows.anywhere import as_stored
 from robustly.rows.labels import (
@@ -67,10 +67,10 @@ def glm(
     tol: float = 1e-8,
     max_iter: int = 100,
     x_weights: Any = None,
-    weights: Any = None,
-    offset: Any = None,
-    exposure: Any = None,
-    trials: Any = None,
+    weights: Given = None,
+    offset: Given = None,
+    exposure: Given = None,
+    trials: Given = None,
     alpha: float = 0.0,
     na_action: str = "raise",
     group_law: str = "normal",
@@ -142,6 +142,7 @@ def glm(
             max_iter=max_iter,
             formula=rows.columns,
             effects=rows.effects,
+            labels=rows.labels,
             **{name: value for name, value in asked.items() if value != WITHOUT_GROUPS[name]},
         )
     if (group_law, group_dof) != ("normal", None):
@@ -169,10 +170,10 @@ def read_formula(
     data: Any,
     family: Any = "poisson",
     *,
-    weights: Any = None,
-    offset: Any = None,
-    exposure: Any = None,
-    trials: Any = None,
+    weights: Given = None,
+    offset: Given = None,
+    exposure: Given = None,
+    trials: Given = None,
     alpha: float = 0.0,
     na_action: str = "raise",
 ) -> FormulaRows:

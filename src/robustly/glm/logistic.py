@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
+from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
@@ -23,7 +24,7 @@ from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import regression_of
 from robustly.glm.stored import classes_in
-from robustly.model.linear import Design
+from robustly.model.linear import Design, Given
 from robustly.rows.anywhere import as_stored
 from robustly.rows.labels import as_numbers
 
@@ -68,12 +69,12 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
         self,
         X: Any,
         y: Any,
-        sample_weight: Any = None,
+        sample_weight: Given = None,
         *,
-        offset: Any = None,
-        trials: Any = None,
+        offset: Given = None,
+        trials: Given = None,
         checkpoint: Any = None,
-    ) -> Any:
+    ) -> Self:
         """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`; others as in other regressions."""
         refuse_no_response(y)
         stored = as_stored(X)
@@ -129,13 +130,13 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
             else np.searchsorted(self.classes_, np.asarray(y)).astype(float)
         )
 
-    def decision_function(self, X: Any, *, offset: Any = None) -> np.ndarray:
+    def decision_function(self, X: Any, *, offset: Given = None) -> np.ndarray:
         """Log odds of a typical row."""
         check_is_fitted(self)
         regression_of(self.result_).refuse_forgotten({"offset": offset})
         return self._predictor(X, offset)
 
-    def predict_proba(self, X: Any, kind: str = "mean", *, offset: Any = None) -> np.ndarray:
+    def predict_proba(self, X: Any, kind: str = "mean", *, offset: Given = None) -> np.ndarray:
         """Probabilities of both classes, over all rows (``"mean"``) or of a ``"typical"`` row.
 
         With ``local="label"`` the means are of the label as recorded, the typical ones of the truth.
@@ -143,12 +144,12 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
         share = of_kind(kind, self.predict_dist(X, offset=offset))
         return np.column_stack([1.0 - share, share])
 
-    def predict(self, X: Any, *, offset: Any = None) -> np.ndarray:
+    def predict(self, X: Any, *, offset: Given = None) -> np.ndarray:
         """The more probable class."""
         check_is_fitted(self)
         return self.classes_[(self.decision_function(X, offset=offset) > 0).astype(int)]
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags

@@ -45,8 +45,10 @@ def _variance_of_mean(predictive: GLMPredictive, fit: Any, matrix: Any, kind: st
     x = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=float)
     x = np.column_stack([np.ones(len(x)), x]) if fitted.intercept else x
     by_predictor = np.einsum("ni,ij,nj->n", x, covariance[:size, :size], x, optimize=True)
-    alone = (*ON_LOG_SCALE[:4], Binomial, Normal, Tweedie)
-    if predictive.errors is not None or (isinstance(fitted.law, Classical) and isinstance(fitted.family, alone)):
+    by_predictor_only = (*ON_LOG_SCALE[:4], Binomial, Normal, Tweedie)
+    if predictive.errors is not None or (
+        isinstance(fitted.law, Classical) and isinstance(fitted.family, by_predictor_only)
+    ):
         return by_predictor  # The mean is a function of the predictor alone.
     slope = _slope(predictive, lambda step: (predictive.m + step, fitted))
     more = []

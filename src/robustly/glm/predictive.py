@@ -16,6 +16,7 @@ from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.glm.mean_interval import mean_interval
 from robustly.glm.row_model import approximation, evidence_of
+from robustly.model.linear import Given
 from robustly.result.laws import RowLaw, invert_cdf
 from robustly.result.levels import check_level
 from robustly.result.listed import Listed
@@ -305,7 +306,7 @@ class GLMPredictive(RowLaw):
 
     # ------------------------------------------------------------------ densities and draws
 
-    def log_prob(self, y: Any, trials: Any = None) -> np.ndarray:  # type: ignore[override]
+    def log_prob(self, y: Any, trials: Given = None) -> np.ndarray:  # type: ignore[override]
         """Log density of observed responses, integrated over each row's own value."""
         response = np.asarray(y, dtype=float)
         if response.shape != self.m.shape:

@@ -12,14 +12,16 @@ import pandas as pd
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
-from robustly.glm.families import FAMILIES, Normal
+from robustly.glm.asked import LocalChoice, law_asked
+from robustly.glm.families import Normal
 from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.formula_saved import formula_to_json
-from robustly.glm.local import Classical, LocalChoice, law_asked
+from robustly.glm.local import Classical
+from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
 from robustly.glm.source import GLMSource, fitted_of, leverage_one_in
-from robustly.model.linear import read_offset
+from robustly.model.linear import Given, read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels
@@ -72,7 +74,8 @@ class FittedRegression:
         """Which coefficients belong to each term of the formula; without one, every column is a term."""
         if self.formula is None:
             return {term: [place] for place, term in enumerate(self.terms)}
-        side, found, place = self.formula.side, {}, 0
+        side, place = self.formula.side, 0
+        found: dict[str, list[int]] = {}
         for _, inside in side.terms:
             parts = [side.parts[one] for one in inside]
             width = int(np.prod([len(part.names) for part in parts])) if parts else 1
@@ -84,7 +87,7 @@ class FittedRegression:
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> GLMPredictive:
         return self._predict(*args, **kwargs)
 
-    def _predict(self, X: Any, *, offset: Any = None, exposure: Any = None, trials: Any = None) -> GLMPredictive:
+    def _predict(self, X: Any, *, offset: Given = None, exposure: Given = None, trials: Given = None) -> GLMPredictive:
         """New rows: a matrix of columns, or a data frame for a formula.
 
         Offset, exposure and trials that were named as columns when the formula was fitted are read from the new rows.
@@ -221,7 +224,7 @@ def regression_fit(
         labels=labels,
         vector=found.optimum.vector,
         jacobian=jacobian,
-        curve=found.curve,
+        curve=found.optimum.curve,
         objective=found.optimum.value,
         evidence_by_row=None,
         summed_evidence=found.log_likelihood,

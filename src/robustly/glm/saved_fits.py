@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import PersistError
+from robustly.glm.asked import LocalChoice, law_of
 from robustly.glm.contaminated import contaminated_with
-from robustly.glm.families import Family, as_family
+from robustly.glm.families import Family
 from robustly.glm.formula_saved import formula_from_json
-from robustly.glm.local import Classical, LocalChoice, Noiseless, Shifted, law_of
+from robustly.glm.local import Classical, Noiseless, Shifted
+from robustly.glm.named import as_family
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import FittedRegression
 from robustly.result.fit import Fit

@@ -89,6 +89,9 @@ class GLMSource(Source):
             slope[on, 0] = np.linalg.lstsq(weighed.T, -self.found.optimum.slope[: self.design.size], rcond=None)[0]
         return slope, curve
 
+    def curve(self, seen: np.ndarray) -> np.ndarray:
+        return self.found.curve
+
     def evidence(self) -> np.ndarray:
         """log p(row) for every row."""
         return self.found.evidence

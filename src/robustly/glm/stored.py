@@ -14,7 +14,6 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, names
-from robustly.glm.families import as_family
 from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_evaluate import raw_columns, rows_of, words_of
 from robustly.glm.formula_frames import refuse_missing, values_of
@@ -22,6 +21,7 @@ from robustly.glm.formula_nodes import Category, Column, Expression, Learned, co
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
 from robustly.glm.formula_spec import FormulaColumns, Side, factors_of, learn, needed
+from robustly.glm.named import as_family
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.model.linear import DATA, Design, design_of, read_offset, read_response
 from robustly.rows.anywhere import along, rows_from

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from robustly.errors import ModelError
-from robustly.glm.families import FAMILIES, NegativeBinomial, Poisson
+from robustly.glm.families import NegativeBinomial, Poisson
 from robustly.glm.family import Array, Family, refuse_rows
 
 if TYPE_CHECKING:
@@ -207,12 +207,3 @@ class Tweedie(Family):
     def nuisance_start(self, y: Array, trials: Array, residual: Array) -> tuple[float, ...]:
         mean = max(float(np.mean(y)), 1e-300)
         return (max(float(np.var(y)) / mean**self.power, 1e-8),)
-
-
-FAMILIES |= {
-    "zero_inflated_poisson": ZeroInflatedPoisson,
-    "zero_inflated_negative_binomial": ZeroInflatedNegativeBinomial,
-    "hurdle_poisson": HurdlePoisson,
-    "hurdle_negative_binomial": HurdleNegativeBinomial,
-    "tweedie": Tweedie,
-}

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import betainc, logsumexp
 from numpyro.distributions import CategoricalLogits, CategoricalProbs, ExpandedDistribution
 from numpyro.distributions.discrete import ZeroInflatedProbs
@@ -19,9 +20,13 @@ from robustly.approx.climb import climb
 from robustly.approx.grid import line_points, qmc_points
 from robustly.errors import DataError, ModelError, names
 from robustly.fit.passes import ChunkPass
+from robustly.model.parameters import Theta
 from robustly.model.program.hyper import core
-from robustly.model.program.read import Program, Run
+from robustly.model.program.read import Program
+from robustly.model.program.request import Run
 from robustly.model.program.trace import neutral_value
+from robustly.model.row import Latent
+from robustly.rows.store import Data
 
 LINE_POINTS = 121
 CLOUD_POINTS = 512
@@ -63,13 +68,13 @@ class Calls:
             )
         return tuple(name for name in self.program.sites.observed if name in trace)
 
-    def _components(self, vector: Any, row: Any, ask: Any, *more: Any) -> tuple[Any, Any]:
+    def _components(self, vector: Array, row: Any, ask: Any, *more: Any) -> tuple[Any, Any]:
         """``ask(site, *more)`` at every point of the prior (and value of z), and the points' shares."""
         theta = self.model.parameters.natural(vector)
         wanted = self.site
         latents = self.program.latents
 
-        def components(run: Run, local: Any, theta: Any, z: Any, *more: Any) -> tuple[Any, Any]:
+        def components(run: Run, local: Any, theta: Theta, z: Latent, *more: Any) -> tuple[Any, Any]:
             values = dict.fromkeys(self.sites, neutral_value)
             trace = run({**self.program.all_values(local, theta, z), **values}, theta)
             chance = sum((self.program.log_prob(trace[name]) for name in self.program.sites.discrete), jnp.zeros(()))
@@ -89,10 +94,10 @@ class Calls:
         weight = (chance + log_share).reshape(-1)
         return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), answers), jnp.exp(weight - logsumexp(weight))
 
-    def _prior_points(self, theta: Any, row: Any) -> tuple[Any, Any]:
+    def _prior_points(self, theta: Theta, row: Any) -> tuple[Any, Any]:
         """Points of the local's prior: the same rules that integrate a posterior, with no data."""
 
-        def prior(u: Any) -> Any:
+        def prior(u: Array) -> Any:
             local, volume = self.model.local(u, theta, row)
             return self.program.log_prior(local, theta, row) + volume
 
@@ -109,7 +114,7 @@ class Calls:
             )
         return self.sites[0]
 
-    def _mixture_cdf(self, vector: Any, row: Any, value: Any) -> Any:
+    def _mixture_cdf(self, vector: Array, row: Any, value: Any) -> Any:
         ask = lambda site, value: self.program.by_row(site, cdf_of(site["fn"], value))
         each, share = self._components(vector, row, ask, value)
         found = jnp.einsum("k,k...->...", share, each)
@@ -143,7 +148,7 @@ class Calls:
 
     # ------------------------------------------------------------------ all rows
 
-    def _mean_and_sd(self, vector: Any, row: Any) -> dict[str, Any]:
+    def _mean_and_sd(self, vector: Array, row: Any) -> dict[str, Any]:
         (mean, variance), share = self._components(vector, row, self._mean_and_variance)
         centre = jnp.einsum("k,k...->...", share, mean)
         spread = jnp.einsum("k,k...->...", share, variance + (mean - centre) ** 2)
@@ -159,10 +164,14 @@ class Calls:
         mean = chances @ number
         return mean, chances @ number**2 - mean**2
 
-    def _moments(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    def _moments(
+        self, vector: Array, data: Data, weight: Array, state: Array
+    ) -> tuple[dict[str, Any], dict[str, Any], None]:
         return {}, jax.vmap(lambda row: self._mean_and_sd(vector, row))(data), None
 
-    def _probabilities(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[Any, dict[str, Any], None]:
+    def _probabilities(
+        self, vector: Array, data: Data, weight: Array, state: Array
+    ) -> tuple[Any, dict[str, Any], None]:
         def one(row: Any) -> Any:
             ask = lambda site: self.program.by_row(site, _categories(site["fn"]))
             each, share = self._components(vector, row, ask)
@@ -170,14 +179,18 @@ class Calls:
 
         return {}, {"probability": jax.vmap(one)(data)}, None
 
-    def _cdf(self, vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    def _cdf(
+        self, vector: Array, data: Data, weight: Array, state: Array
+    ) -> tuple[dict[str, Any], dict[str, Any], None]:
         one = lambda packed: self._mixture_cdf(vector, tuple(packed[:-1]), packed[-1])
         return {}, {"cdf": jax.vmap(one)(data)}, None
 
     def draws(self, count: int) -> ChunkPass:
         """The pass of so many draws a row, whose data end with a key for each row."""
 
-        def chunk(vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        def chunk(
+            vector: Array, data: Data, weight: Array, state: Array
+        ) -> tuple[dict[str, Any], dict[str, Any], None]:
             theta = self.model.parameters.natural(vector)
 
             def one(row: Any, row_key: Any) -> dict[str, Any]:

@@ -27,7 +27,8 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_bounded, check_support
 from robustly.model.program.fingerprint import Fingerprint
 from robustly.model.program.modes import read_program
-from robustly.model.program.read import Program, Request
+from robustly.model.program.read import Program
+from robustly.model.program.request import Request
 from robustly.model.row import RowModel
 from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows

@@ -8,6 +8,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import Array
 
 from robustly._runtime.keys import jax_key
 from robustly._runtime.precision import in_double_precision
@@ -36,14 +37,14 @@ class Predictive(RowLaw):
     @classmethod
     @in_double_precision
     def of_new(
-        cls, program: Program, vector: Any, args: Sequence[Any], kwargs: Mapping[str, Any], log_prob: Any
+        cls, program: Program, vector: Array, args: Sequence[Any], kwargs: Mapping[str, Any], log_prob: Any
     ) -> Predictive:
         """Of rows given by a call without their observations."""
         return cls(new_rows(program, args, kwargs), vector, log_prob)
 
     @classmethod
     @in_double_precision
-    def of_fitted(cls, program: Program, vector: Any, arguments: Arguments, log_prob: Any) -> Predictive:
+    def of_fitted(cls, program: Program, vector: Array, arguments: Arguments, log_prob: Any) -> Predictive:
         """Of the rows of a fit, as if they had not been observed."""
         return cls(fitted_rows(program, arguments), vector, log_prob)
 

@@ -17,7 +17,8 @@ from robustly.localized.rows import told_apart
 from robustly.localized.source import ProgramModel
 from robustly.model.conjugacy import detect
 from robustly.model.program.arguments import read_arguments
-from robustly.model.program.read import Program, Request
+from robustly.model.program.read import Program
+from robustly.model.program.request import Request
 from robustly.model.program.whole import WholeProgram
 from robustly.result.fit import Fit
 from robustly.result.saved import fields_of

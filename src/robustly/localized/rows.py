@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from robustly._runtime.precision import in_double_precision
 from robustly.approx import QMC, Approximation, Quadrature
@@ -21,6 +22,7 @@ from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
 from robustly.localized.judging import judge_precisions
 from robustly.model.conjugacy import detect
+from robustly.model.parameters import Theta
 from robustly.model.row import RowModel
 from robustly.result.estimates import Hyperparameters, nested
 from robustly.result.fit import Fit
@@ -77,6 +79,9 @@ class RowSource(Source):
         parameters = self.passes.model.parameters
         found = jax.vmap(jax.vmap(parameters.natural))(jnp.asarray(vectors))
         return {name: np.asarray(value) for name, value in found.items()}
+
+    def curve(self, seen: np.ndarray) -> np.ndarray:
+        return self.found.curve
 
     def evidence(self) -> np.ndarray:
         """log p(row) for every row."""
@@ -140,7 +145,7 @@ class RowSource(Source):
     def has_closed_tails(self) -> bool:
         return False
 
-    def log_prior(self, theta: Any) -> Any:
+    def log_prior(self, theta: Theta) -> Array:
         """What is added to the hyperprior when a full posterior is drawn."""
         return jnp.zeros(())
 
@@ -148,7 +153,7 @@ class RowSource(Source):
         """Draws of the parameters."""
         model = self.passes.model
 
-        def log_prior(vector: Any, beside: Any) -> Any:
+        def log_prior(vector: Array, beside: Any) -> Array:
             theta = model.parameters.natural(vector)
             return model.log_hyperprior(theta) + self.log_prior(theta) + model.parameters.log_volume(vector)
 
@@ -176,7 +181,7 @@ def row_fit(
         labels=parameters.labels,
         vector=optimum.vector,
         jacobian=parameters.jacobian(optimum.vector),
-        curve=found.curve,
+        curve=optimum.curve,
         objective=optimum.value,
         evidence_by_row=None,
         summed_evidence=found.log_likelihood,

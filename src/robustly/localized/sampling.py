@@ -13,6 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from robustly._runtime.precision import double_precision
+from robustly.model.parameters import Theta
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.read import Program
@@ -108,7 +109,7 @@ def _is_plain(read: Program) -> bool:
     )
 
 
-def _draw_locals(read: Program, theta: Any, size: int) -> Any:
+def _draw_locals(read: Program, theta: Theta, size: int) -> Any:
     if not read.sites.local:
         return jnp.zeros(size)
     if _is_plain(read):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.approx import default_approximation
@@ -20,6 +21,7 @@ from robustly.localized.predictor import Predictive
 from robustly.localized.rows import RowSource
 from robustly.localized.stored import with_data
 from robustly.model.conjugacy import detect
+from robustly.model.parameters import Theta
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.read import Program
@@ -236,7 +238,7 @@ class ProgramSource(RowSource):
             count += scored <= self.found.evidence
         return count / (SURPRISE_DRAWS + 1)
 
-    def log_prior(self, theta: Any) -> Any:
+    def log_prior(self, theta: Theta) -> Array:
         """Weak hyperpriors for arguments that were given none."""
         total = jnp.zeros(())
         believed = self.program.request.hyperprior or {}

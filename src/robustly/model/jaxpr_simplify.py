@@ -14,7 +14,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax import Array
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 
 from robustly.model import small_cholesky
 
@@ -123,7 +124,7 @@ class Steps:
             names.update(zip(equation.outvars, made))
         return [place_of(atom) for atom in traced.jaxpr.outvars]
 
-    def _is_exp(self, equation: Any, names: dict[Any, Place]) -> bool:
+    def _is_exp(self, equation: JaxprEqn, names: dict[Any, Place]) -> bool:
         last = equation.invars[-1]
         return _is_name(last) and self._origin.get(names[last], ("", None))[0] == "exp"
 
@@ -164,19 +165,19 @@ def _times(factor: Any, power: Any) -> list[Any]:
     return [factor * jnp.where((factor != 0) | jnp.isfinite(power), power, 0.0)]
 
 
-def _is_xlogy(equation: Any) -> bool:
+def _is_xlogy(equation: JaxprEqn) -> bool:
     """Whether this is JAX's x log(y), which has a derivative of its own and so stays one operation."""
     inside = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)
     return str(getattr(getattr(inside, "debug_info", None), "func_src_info", "")).startswith("xlogy at ")
 
 
-def _factor(equation: Any, matrix: Any) -> Any:
+def _factor(equation: JaxprEqn, matrix: Array) -> Array:
     dim = equation.outvars[0].aval.shape[-1]
     lower = small_cholesky.cholesky(jnp.reshape(matrix, (dim, dim)), dim, pivot=None)
     return jnp.reshape(small_cholesky.filled(lower, dim), equation.outvars[0].aval.shape)
 
 
-def _solve_triangular(equation: Any, matrix: Any, right: Any) -> Any:
+def _solve_triangular(equation: JaxprEqn, matrix: Array, right: Array) -> Array:
     turned, shape = not equation.params["left_side"], equation.invars[1].aval.shape
     dim = equation.invars[0].aval.shape[-1]
     matrix, right = jnp.reshape(matrix, (dim, dim)), jnp.reshape(right, shape[-2:])
@@ -194,13 +195,13 @@ _WRITTEN_OUT: dict[str, Callable[..., Any]] = {"cholesky": _factor, "triangular_
 _LARGEST_WRITTEN_OUT = 6
 
 
-def _is_small(equation: Any) -> bool:
+def _is_small(equation: JaxprEqn) -> bool:
     """Whether it is about one real matrix of few rows."""
     shape, dtype = equation.invars[0].aval.shape, equation.invars[0].aval.dtype
     return shape[-1] <= _LARGEST_WRITTEN_OUT and np.prod(shape[:-2], dtype=int) == 1 and dtype.kind == "f"
 
 
-def _is_single(equation: Any) -> bool:
+def _is_single(equation: JaxprEqn) -> bool:
     """Whether it makes one number of single numbers."""
     return all(np.prod(atom.aval.shape, dtype=int) == 1 for atom in (*equation.invars, *equation.outvars))
 
@@ -209,5 +210,5 @@ def _is_name(atom: Any) -> bool:
     return not isinstance(atom, Literal)
 
 
-def _keeps_type(equation: Any) -> bool:
+def _keeps_type(equation: JaxprEqn) -> bool:
     return bool(equation.invars[0].aval.dtype == equation.outvars[0].aval.dtype)

@@ -15,10 +15,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
+from jax import Array
+from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal, jaxpr_as_fun
 from jax.scipy.special import entr, xlog1py, xlogy
 
 from robustly.model.jaxpr_simplify import BY_ENTRY
+
+Shape = tuple[int, ...]
 
 _MORE_BY_ENTRY = frozenset((
     "bessel_i0e", "bessel_i1e", "copy", "igamma", "igammac", "nextafter", "polygamma", "stop_gradient", "zeta",
@@ -34,7 +37,7 @@ _OWN_DERIVATIVES: dict[str, Callable[..., Any]] = {
 }
 
 
-def entry_of(traced: ClosedJaxpr, inputs: Sequence[Any], index: Any, by_row: Sequence[bool]) -> list[Any]:
+def entry_of(traced: ClosedJaxpr, inputs: Sequence[Any], index: Array, by_row: Sequence[bool]) -> list[Any]:
     """The outputs of a traced program at these inputs; of those `by_row`, entry `index` of their leading axis."""
     given = [_known(value, index) for value in inputs]
     outputs = _trace_values(traced, given, index)
@@ -60,12 +63,12 @@ class _Value:
         return self._kept[axis]
 
 
-def _known(value: Any, index: Any) -> _Value:
+def _known(value: Any, index: Array) -> _Value:
     taken = lambda axis: jax.lax.dynamic_slice_in_dim(jnp.asarray(value), index, 1, axis)
     return _Value(jnp.shape(value), lambda: value, taken)
 
 
-def _trace_values(traced: ClosedJaxpr, inputs: Sequence[_Value], index: Any) -> list[_Value]:
+def _trace_values(traced: ClosedJaxpr, inputs: Sequence[_Value], index: Array) -> list[_Value]:
     """The outputs of a traced program, none of them computed yet."""
     place: dict[Any, _Value] = dict(zip(traced.jaxpr.invars, inputs))
     place.update((v, _known(c, index)) for v, c in zip(traced.jaxpr.constvars, traced.consts))
@@ -81,7 +84,7 @@ def _trace_values(traced: ClosedJaxpr, inputs: Sequence[_Value], index: Any) -> 
     return [find(atom) for atom in traced.jaxpr.outvars]
 
 
-def _inside(equation: Any) -> ClosedJaxpr | None:
+def _inside(equation: JaxprEqn) -> ClosedJaxpr | None:
     """The program that an operation only calls."""
     name, params = equation.primitive.name, equation.params
     if name in _CALLS:
@@ -93,12 +96,12 @@ def _inside(equation: Any) -> ClosedJaxpr | None:
     return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
 
 
-def _own_name(equation: Any) -> str:
+def _own_name(equation: JaxprEqn) -> str:
     inside = getattr(equation.params.get("call_jaxpr"), "jaxpr", None)
     return str(getattr(getattr(inside, "debug_info", None), "func_src_info", "")).split(" at ")[0]
 
 
-def _outputs(equation: Any, given: Sequence[_Value], index: Any) -> list[_Value]:
+def _outputs(equation: JaxprEqn, given: Sequence[_Value], index: Array) -> list[_Value]:
     kept: list[Any] = []
 
     def all_whole() -> list[Any]:
@@ -118,7 +121,7 @@ def _outputs(equation: Any, given: Sequence[_Value], index: Any) -> list[_Value]
     return [one(k, variable.aval.shape) for k, variable in enumerate(equation.outvars)]
 
 
-def _run_whole(equation: Any, arrays: Sequence[Any]) -> Sequence[Any]:
+def _run_whole(equation: JaxprEqn, arrays: Sequence[Any]) -> Sequence[Any]:
     """The operation as it is, on whole values."""
     atoms = [atom for atom in equation.invars if not isinstance(atom, Literal)]
     variables = list(dict.fromkeys(atoms))
@@ -132,7 +135,7 @@ def _run_whole(equation: Any, arrays: Sequence[Any]) -> Sequence[Any]:
 # ---------------------------------------------------------------------- how an entry of the output follows from the inputs
 
 
-def _cut(equation: Any, given: Sequence[_Value], index: Any, axis: int, which: int) -> Any:
+def _cut(equation: JaxprEqn, given: Sequence[_Value], index: Array, axis: int, which: int) -> Any:
     """The entry along `axis` of one output; None where the operation has to be computed whole."""
     name, shape = equation.primitive.name, equation.outvars[which].aval.shape
     if name in BY_ENTRY or name in _MORE_BY_ENTRY:
@@ -145,7 +148,7 @@ def _cut(equation: Any, given: Sequence[_Value], index: Any, axis: int, which: i
     return None if rule is None else rule(equation, given, axis, shape, index)
 
 
-def _bind(equation: Any, *arrays: Any, **changed: Any) -> Any:
+def _bind(equation: JaxprEqn, *arrays: Any, **changed: Any) -> Any:
     found = equation.primitive.bind(*arrays, **{**equation.params, **changed})
     return found[0] if equation.primitive.multiple_results else found
 
@@ -154,7 +157,7 @@ def _resized(sizes: Sequence[int], axis: int, value: int = 1) -> tuple[int, ...]
     return tuple(value if k == axis else size for k, size in enumerate(sizes))
 
 
-def _broadcast(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _broadcast(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     dims, operand = equation.params["broadcast_dimensions"], given[0]
     part = operand.whole()
     if axis in dims and operand.shape[dims.index(axis)] != 1:
@@ -162,7 +165,7 @@ def _broadcast(equation: Any, given: Sequence[_Value], axis: int, shape: Any, in
     return jax.lax.broadcast_in_dim(part, _resized(shape, axis), dims)
 
 
-def _reshape(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _reshape(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     before = given[0].shape
     ahead = np.prod(shape[:axis], dtype=int)
     for k, size in enumerate(before):
@@ -171,57 +174,57 @@ def _reshape(equation: Any, given: Sequence[_Value], axis: int, shape: Any, inde
     return None
 
 
-def _squeeze(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _squeeze(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     gone = {d % len(given[0].shape) for d in equation.params["dimensions"]}
     left = [k for k in range(len(given[0].shape)) if k not in gone]
     return _bind(equation, given[0].at(left[axis]))
 
 
-def _reduce(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _reduce(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     left = [k for k in range(len(given[0].shape)) if k not in equation.params["axes"]]
     return _bind(equation, given[0].at(left[axis]))
 
 
-def _transpose(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _transpose(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     return _bind(equation, given[0].at(equation.params["permutation"][axis]))
 
 
-def _along(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _along(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     """Cumulative sums and the like: other axes pass through."""
     return None if equation.params["axis"] == axis else _bind(equation, given[0].at(axis))
 
 
-def _concatenate(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _concatenate(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     if equation.params["dimension"] == axis:
         return None
     return _bind(equation, *(value.at(axis) for value in given))
 
 
-def _stack(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _stack(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     new = equation.params["axis"]
     return None if axis == new else _bind(equation, *(value.at(axis - (axis > new)) for value in given))
 
 
-def _slice(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _slice(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     params = equation.params
     if shape[axis] != given[0].shape[axis]:
         return None
     return _bind(equation, given[0].at(axis), limit_indices=_resized(params["limit_indices"], axis))
 
 
-def _pad(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _pad(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     if equation.params["padding_config"][axis] != (0, 0, 0):
         return None
     return _bind(equation, given[0].at(axis), given[1].whole())
 
 
-def _iota(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _iota(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     if equation.params["dimension"] == axis:
         return jnp.full(_resized(shape, axis), index, dtype=equation.params["dtype"])
     return _bind(equation, shape=_resized(shape, axis))
 
 
-def _dot(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _dot(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     (contract, batch), (left, right) = equation.params["dimension_numbers"], given
     free = [
         [k for k in range(len(value.shape)) if k not in contract[side] and k not in batch[side]]
@@ -235,7 +238,7 @@ def _dot(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: A
     return _bind(equation, left.whole(), right.at(free[1][axis - paired - len(free[0])]))
 
 
-def _gather(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _gather(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     numbers, sizes, (operand, indices) = equation.params["dimension_numbers"], equation.params["slice_sizes"], given
     if numbers.operand_batching_dims:
         return None
@@ -249,7 +252,7 @@ def _gather(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index
     return _bind(equation, operand.at(k), indices.whole(), slice_sizes=_resized(sizes, k))
 
 
-def _batched(equation: Any, given: Sequence[_Value], axis: int, shape: Any, index: Any) -> Any:
+def _batched(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
     """Linear algebra on the last two axes: those before them pass through."""
     return _bind(equation, *(value.at(axis) for value in given)) if axis < len(shape) - 2 else None
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from robustly.errors import DataError, names
 from robustly.rows.arrays import ArrayRows, read_weights
 from robustly.rows.labels import as_numbers
 from robustly.rows.store import Data, Rows
+
+# What comes beside the columns: one number for all rows, one a row, or nothing.
+Given: TypeAlias = ArrayLike | None
 
 # Directions in which standardised columns vary less than this share of their variance are taken for rounding.
 ALIASED = 1e-11
@@ -275,10 +279,10 @@ def read_design(
     terms: Sequence[str],
     *,
     intercept: bool = True,
-    weight: Any = None,
-    offset: Any = None,
-    exposure: Any = None,
-    trials: Any = None,
+    weight: Given = None,
+    offset: Given = None,
+    exposure: Given = None,
+    trials: Given = None,
     ridge: float = 0.0,
 ) -> Design:
     """Read columns and a response; say which row and column cannot be used."""
@@ -336,7 +340,7 @@ def _unique(terms: Sequence[str]) -> list[str]:
     return found
 
 
-def read_response(y: Any, n: int, trials: Any = None) -> tuple[np.ndarray, np.ndarray]:
+def read_response(y: Any, n: int, trials: Given = None) -> tuple[np.ndarray, np.ndarray]:
     """The response and its trials; two columns are successes and failures."""
     response = np.asarray(y)
     if response.dtype.kind not in "fiub":
@@ -357,7 +361,7 @@ def read_response(y: Any, n: int, trials: Any = None) -> tuple[np.ndarray, np.nd
     return np.ascontiguousarray(response), counted
 
 
-def read_offset(offset: Any, exposure: Any, n: int) -> np.ndarray:
+def read_offset(offset: Given, exposure: Given, n: int) -> np.ndarray:
     """What is added to the linear predictor: the offset, plus the log of the exposure."""
     total = np.broadcast_to(0.0, n)
     for label, given in (("offset", offset), ("exposure", exposure)):

@@ -27,7 +27,7 @@ def plot_effects(fit: Fit, fdr: float = 0.05, most: int = MOST_GROUPS) -> Any:
 
     frame = fit.group_effects
     terms = [name for name in frame.columns if f"sd {name}" in frame.columns]
-    marked = np.isin(np.arange(len(frame)), fit.outliers(fdr=fdr))
+    marked = np.isin(np.arange(len(frame)), fit.outlier_places(fdr))
     shown = min(len(frame), most)
     figure = Figure(figsize=(WIDTH, 0.9 + 0.15 * shown), layout="constrained")
     for axes, term in zip(np.atleast_1d(figure.subplots(1, len(terms), squeeze=False)[0]), terms):
@@ -49,7 +49,7 @@ def plot_effects(fit: Fit, fdr: float = 0.05, most: int = MOST_GROUPS) -> Any:
 
 def group_sentences(fit: Fit, fdr: float = 0.05) -> list[str]:
     """What a reader should take away."""
-    found = fit.outliers(fdr=fdr)
+    found = fit.outlier_places(fdr)
     labels = [str(one) for one in fit.group_effects.index[found]]
     told = [fit.told["local"][0].upper() + fit.told["local"][1:] + "."]
     if fit.outcome.kind == "boundary":
@@ -109,4 +109,4 @@ def write_group_page(fit: Fit, path: str | os.PathLike[str], **options: Any) -> 
 
 def groups_that_do_not_belong(fit: Fit, fdr: float) -> pd.DataFrame:
     """Effects, weights and tails of the groups listed at a false discovery rate."""
-    return fit.group_effects.iloc[fit.outliers(fdr=fdr)].rename_axis("group").reset_index()
+    return fit.group_effects.iloc[fit.outlier_places(fdr)].rename_axis("group").reset_index()

@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import ModelError
+from robustly.glm.asked import law_asked
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_frames import as_pandas
-from robustly.glm.local import law_asked
 from robustly.glm.result import regression_of
 from robustly.report import html, plots
 from robustly.report.findings import Findings, shortened

@@ -306,8 +306,13 @@ class Fit:
         return codes
 
     @cached_property
+    def curve_at_estimate(self) -> np.ndarray:
+        """`curve`, which may be that of one negligible step before, looked at again where rows are few and cheap."""
+        return self.curve if self.source is None else self.source.curve(self.curve)
+
+    @cached_property
     def _inverse_information(self) -> np.ndarray:
-        return est.inverse_information(self.curve, self.vector_labels or self.labels)
+        return est.inverse_information(self.curve_at_estimate, self.vector_labels or self.labels)
 
     @cached_property
     def standard_errors(self) -> StandardErrors:
@@ -498,7 +503,8 @@ class Fit:
     def outliers(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
         """Rows that do not belong, most surprising first: their labels where the data had an index, else their places.
 
-        ``data.loc[fit.outliers()]`` shows them. Of a regression with groups, these are groups unless ``level="row"``.
+        ``data.loc[fit.outliers()]`` shows them. Of a regression with groups, these are the labels of groups, and with
+        ``level="row"`` the places of rows.
 
         Args:
             fdr: the share of rows on the list that may be there by chance; 0.05 unless told.
@@ -510,7 +516,8 @@ class Fit:
         :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its tail
         probability in the core.
         """
-        return self.row_labels.of(self.outlier_places(fdr, level))
+        places = self.outlier_places(fdr, level)
+        return places if self.unit and level == "row" else self.row_labels.of(places)
 
     def outlier_places(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
         """As :meth:`outliers`, counted from 0 in the rows that were fitted, whatever they are called."""

@@ -57,7 +57,7 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "values": fit.estimates,
         "vector": fit.vector,
         "jacobian": fit.jacobian,
-        "curve": fit.curve,
+        "curve": fit.curve_at_estimate,
         "evidence": fit.evidence,
         "weight": fit.weight,
         **{name: given for name, given in (("aliased", fit.aliased), ("alone", fit.leverage_one)) if given is not None},

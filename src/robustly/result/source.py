@@ -75,6 +75,10 @@ class Source(ABC):
     def evidence(self) -> np.ndarray:
         """log p(row) for every row."""
 
+    def curve(self, seen: np.ndarray) -> np.ndarray:
+        """Second derivative of the objective at the estimate; `seen` is what the search saw last."""
+        return seen
+
     @abstractmethod
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""

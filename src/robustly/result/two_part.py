@@ -14,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints as limit
 
@@ -37,18 +38,20 @@ LOG_2PI = float(np.log(2.0 * np.pi))
 STEP = 1e-3
 
 
-def log_normal(away: Any, centre: float, width: float) -> Any:
+def log_normal(away: Array, centre: float, width: float) -> Array:
     """A normal log density."""
     return -0.5 * ((away - centre) / width) ** 2 - float(np.log(width)) - 0.5 * LOG_2PI
 
 
-def student_parts(away: Any, scale: Any, dof: Any, width: Any, density: Callable[..., Any]) -> tuple[Any, Any]:
+def student_parts(
+    away: Array, scale: Array, dof: Array, width: Array, density: Callable[..., Array]
+) -> tuple[Array, Array]:
     """A heavy-tailed core of measurements and the same, wider; `density` is Student's t of (away, log scale, log dof)."""
     wider = scale + 0.5 * jnp.logaddexp(2.0 * width, 0.0)
     return density(away, scale, dof), density(away, wider, dof)
 
 
-def normal_parts(away: Any, scale: Any, width: Any) -> tuple[Any, Any]:
+def normal_parts(away: Array, scale: Array, width: Array | float) -> tuple[Array, Array]:
     r"""A normal core of measurements, and rows shifted by :math:`u \sim (u/w)^2 N(0, w^2)` in units of the scale.
 
     The shift is integrated: :math:`N(r; 0, 1 + w^2)\,[1/(1 + w^2) + r^2 w^2/(1 + w^2)^2]`. Logarithms come in and go out, without
@@ -254,7 +257,7 @@ def judge_measurements(
     return judge(found, heavy_tails_doubt(found))
 
 
-def log_student(away: Any, log_scale: Any, log_dof: Any) -> Any:
+def log_student(away: Array, log_scale: Array, log_dof: Array) -> Array:
     """Student's t, up to the constant of the normal."""
     half = 0.5 * jnp.exp(log_dof)
     constant = gammaln(half + 0.5) - gammaln(half) - 0.5 * jnp.log(half) - log_scale

@@ -81,12 +81,12 @@ def missing_by_row(parts: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
         if part is None or np.ndim(part) == 0 or np.shape(part)[0] != n:
             continue
         if hasattr(part, "tocsr"):
-            gone = np.zeros(n, dtype=bool)
+            gone: np.ndarray = np.zeros(n, dtype=bool)
             gone[part.tocsr().tocoo().row[np.isnan(part.tocsr().data)]] = True
         else:
             import pandas as pd
 
-            gone = np.asarray(pd.isna(np.asarray(part))).reshape(n, -1).any(axis=1)
+            gone = np.any(np.asarray(pd.isna(np.asarray(part))).reshape(n, -1), axis=1)
         if gone.any():
             found[name] = gone
     return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
@@ -96,7 +97,7 @@ class RobustGaussianHMM(BaseEstimator):
     random_state: Any = None
 
     @on_one_thread
-    def fit(self, X: Any, lengths: Any = None) -> RobustGaussianHMM:
+    def fit(self, X: ArrayLike, lengths: ArrayLike | None = None) -> RobustGaussianHMM:
         """Fit to rows `X` (T, d), sequences of the given `lengths` end to end; NaN is missing."""
         check_hmm_settings(self)
         rows, ends = read_rows(X, lengths)
@@ -128,23 +129,25 @@ class RobustGaussianHMM(BaseEstimator):
     # ------------------------------------------------------------------ rows
 
     @on_one_thread
-    def score_samples(self, X: Any, lengths: Any = None) -> tuple[float, np.ndarray]:
+    def score_samples(self, X: ArrayLike, lengths: ArrayLike | None = None) -> tuple[float, np.ndarray]:
         """The log likelihood of all rows, and the probabilities of the states at each, (T, K)."""
         _, ends, density = self._seen(X, lengths)
         return self._smooth(density, ends)
 
     @on_one_thread
-    def score(self, X: Any, lengths: Any = None) -> float:
+    def score(self, X: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """The log likelihood of all rows."""
         _, ends, density = self._seen(X, lengths)
         return float(recursions.forward(density, self.startprob_, self.transmat_, ends, np.empty_like(density)))
 
-    def predict_proba(self, X: Any, lengths: Any = None) -> np.ndarray:
+    def predict_proba(self, X: ArrayLike, lengths: ArrayLike | None = None) -> np.ndarray:
         """The probability of every state at every row, (T, K)."""
         return self.score_samples(X, lengths)[1]
 
     @on_one_thread
-    def decode(self, X: Any, lengths: Any = None, algorithm: str = "viterbi") -> tuple[float, np.ndarray]:
+    def decode(
+        self, X: ArrayLike, lengths: ArrayLike | None = None, algorithm: str = "viterbi"
+    ) -> tuple[float, np.ndarray]:
         """Log probability and states of the most probable path, or, with ``"map"``, of the most probable state at each row."""
         if algorithm not in ("viterbi", "map"):
             raise ModelError(f'algorithm is "viterbi" or "map"; got {algorithm!r}.')
@@ -157,12 +160,17 @@ class RobustGaussianHMM(BaseEstimator):
             start, moves = np.log(self.startprob_), np.log(self.transmat_)
         return float(recursions.best_path(density, start, moves, ends, path)), path
 
-    def predict(self, X: Any, lengths: Any = None) -> np.ndarray:
+    def predict(self, X: ArrayLike, lengths: ArrayLike | None = None) -> np.ndarray:
         """The states of the most probable path."""
         return self.decode(X, lengths)[1]
 
     def outliers(
-        self, fdr: float | None = None, level: float | None = None, *, X: Any = None, lengths: Any = None
+        self,
+        fdr: float | None = None,
+        level: float | None = None,
+        *,
+        X: ArrayLike | None = None,
+        lengths: ArrayLike | None = None,
     ) -> np.ndarray:
         """Rows that do not belong to their state, surest first: of the fitted rows, or of `X`.
 
@@ -260,13 +268,13 @@ class RobustGaussianHMM(BaseEstimator):
             scale_matrices.free_numbers(self.covariance_type, size, dim) + size * dim + (size - 1) * (size + 1) + dofs
         )
 
-    def bic(self, X: Any, lengths: Any = None) -> float:
+    def bic(self, X: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """Bayesian information criterion: lower is better. Rows without any value do not count."""
         rows, _ = read_rows(X, lengths, self.n_features_in_)
         known = int((~np.isnan(rows)).any(axis=1).sum())
         return -2.0 * self.score(X, lengths) + self._n_parameters() * float(np.log(known))
 
-    def aic(self, X: Any, lengths: Any = None) -> float:
+    def aic(self, X: ArrayLike, lengths: ArrayLike | None = None) -> float:
         """Akaike's information criterion: lower is better."""
         return -2.0 * self.score(X, lengths) + 2.0 * self._n_parameters()
 
@@ -277,7 +285,7 @@ class RobustGaussianHMM(BaseEstimator):
             self.covariance_type, np.full(size, 1.0 / size), self.means_, self.covariances_, factors, self.dofs_
         )
 
-    def _seen(self, X: Any, lengths: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _seen(self, X: ArrayLike, lengths: ArrayLike | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         self._check_fitted()
         rows, ends = read_rows(X, lengths, self.means_.shape[1])
         return rows, ends, emissions.densities(emissions.sort_rows(rows), self._states(), len(rows))

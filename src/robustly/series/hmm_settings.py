@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from robustly.errors import DataError, ModelError
 from robustly.fit.t_components import Components, Rules
@@ -27,7 +28,7 @@ def check_hmm_settings(model: Any) -> None:
             raise ModelError(f'{name} has letters of "stmc" (start, transitions, means, covariances); got {value!r}.')
 
 
-def read_rows(X: Any, lengths: Any, dim: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+def read_rows(X: ArrayLike, lengths: ArrayLike | None, dim: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Rows (T, d) as numbers, NaN for missing, and where each sequence ends."""
     try:
         rows = np.array(X, dtype=np.float64, order="C")

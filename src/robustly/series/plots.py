@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustly.errors import ModelError
 from robustly.result.figure_style import in_style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from robustly.series.forecast import Forecast
+    from robustly.series.result import FittedSeries
 
 LINE, QUIET, OUTLIER, BREAK, BAND = "#1d6f8a", "#8a9296", "#a3195b", "#b8552f", "#c9dde3"
 WIDTH = 6.4
@@ -37,14 +43,14 @@ def _shortened(text: Any) -> str:
     return shown.removesuffix(" 00:00:00")[:12]
 
 
-def _only_series(fit: Any) -> np.ndarray:
+def _only_series(fit: FittedSeries) -> np.ndarray:
     if np.ndim(fit.values) != 1:
         raise ModelError(f"this plot is for one series; the model has {fit.values.shape[1]}. Use plot('precision').")
     return fit.values
 
 
 @in_style
-def plot_series(fit: Any, ahead: Any = None, fdr: float = 0.05) -> Any:
+def plot_series(fit: FittedSeries, ahead: Forecast | None = None, fdr: float = 0.05) -> Figure:
     """The series, its level with a 90 % band, outliers and breaks; and the forecast `ahead`, if one is given."""
     values, steps = _only_series(fit), fit.steps
     name = "level" if "level" in fit.smoothed else "signal"
@@ -81,7 +87,7 @@ def plot_series(fit: Any, ahead: Any = None, fdr: float = 0.05) -> Any:
 
 
 @in_style
-def plot_components(fit: Any) -> Any:
+def plot_components(fit: FittedSeries) -> Figure:
     """Every smoothed component with its 90 % band, one below the other."""
     names = [name for name in fit.smoothed if name != "signal"][:6] or ["signal"]
     figure, panels = _new_figure(len(names), 0.5 + 1.25 * len(names))
@@ -96,7 +102,7 @@ def plot_components(fit: Any) -> Any:
 
 
 @in_style
-def plot_precision(fit: Any) -> Any:
+def plot_precision(fit: FittedSeries) -> Figure:
     """E[λ] of every localized disturbance by step: near zero where it is out of the ordinary."""
     figure, panels = _new_figure(len(fit.sites), 0.5 + 1.4 * len(fit.sites))
     for axes, name, weight, is_break in zip(panels, fit.sites, fit.weights, fit.break_sites):

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from robustly.errors import DataError, FitError, ModelError, did_you_mean, names
 from robustly.result.estimates import Hyperparameters
@@ -22,6 +23,12 @@ from robustly.result.saved import fields_of
 from robustly.result.source import Source, refuse_other_models
 from robustly.series.marks import Marks, apart, near
 from robustly.series.source import StateSpaceSource
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+    from robustly.series.forecast import Forecast
 
 MARKED = ("probability", "error", "core", "width", "share", "drawn")
 BY_STEP = ("series", "observed", "weights", "factors")
@@ -85,7 +92,7 @@ class FittedSeries:
             raise ModelError(f"say which of {names(self.sites)}; got {site!r}.")
         return self.weights[self.sites.index(site)]
 
-    def components(self, level: float = 0.9) -> Any:
+    def components(self, level: float = 0.9) -> pd.DataFrame:
         """A data frame by step: each component's mean and the ends of its interval."""
         import pandas as pd
         from scipy.stats import norm
@@ -156,7 +163,9 @@ class FittedSeries:
 
     # ------------------------------------------------------------------ the future
 
-    def forecast(self, steps: int, exog: Any = None, *, draws: int = 400, seed: int = 0, column: int = 0) -> Any:
+    def forecast(
+        self, steps: int, exog: ArrayLike | None = None, *, draws: int = 400, seed: int = 0, column: int = 0
+    ) -> Forecast:
         """The law of the next `steps` values: mean, intervals, quantiles, densities, draws.
 
         A mixture over what the past precisions may have been and the future ones will be, so a last value that may be an
@@ -182,7 +191,7 @@ class FittedSeries:
 
     # ------------------------------------------------------------------ showing and keeping
 
-    def plot(self, kind: str = "series") -> Any:
+    def plot(self, kind: str = "series") -> Figure:
         """A figure: ``"series"`` (values, level, marked steps), ``"components"`` or ``"precision"``."""
         from robustly.series import plots
 
@@ -281,9 +290,9 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model:
     marks = None
     if meta["marks"] is not None:
         marks = Marks(**{name: arrays[f"marks:{name}"] for name in MARKED}, accepted=meta["marks"])
+    kept: dict[str, Any] = {**{name: meta[name] for name in PLAIN}, **{name: arrays[name] for name in BY_STEP}}
     told = FittedSeries(
-        **{name: meta[name] for name in PLAIN},
-        **{name: arrays[name] for name in BY_STEP},
+        **kept,
         steps=np.array(meta["steps"]),
         smoothed={
             name: (arrays[f"component:{name}"][0], arrays[f"component:{name}"][1]) for name in meta["components"]

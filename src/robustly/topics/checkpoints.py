@@ -11,7 +11,6 @@ import os
 import time
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,13 +19,14 @@ from robustly.result import persist
 from robustly.topics.fitting import TopicsRun
 from robustly.topics.shared import TOPIC_ARRAYS, DrawnSums, Topics
 
+Place = str | os.PathLike[str] | None
 KIND = "topics checkpoint"
 # Seconds between two writes; a file of the state is some tens of bytes a token.
 BETWEEN = 60.0
 _written: dict[str, float] = {}
 
 
-def keep(path: Any, run: TopicsRun) -> None:
+def keep(path: Place, run: TopicsRun) -> None:
     """Write the run, if `path` is not None and the last write is a while ago."""
     if path is None or run.done:
         return
@@ -51,7 +51,7 @@ def keep(path: Any, run: TopicsRun) -> None:
     _written[name] = time.monotonic()
 
 
-def restore(path: Any, run: TopicsRun) -> None:
+def restore(path: Place, run: TopicsRun) -> None:
     """Take up the run that `path` holds, if there is one; one of other documents or settings is refused."""
     if path is None or not Path(path).exists():
         return
@@ -81,7 +81,7 @@ def restore(path: Any, run: TopicsRun) -> None:
     run.documents.recall(arrays)
 
 
-def remove(path: Any) -> None:
+def remove(path: Place) -> None:
     """Take the file away once the fit is done."""
     if path is not None:
         Path(path).unlink(missing_ok=True)

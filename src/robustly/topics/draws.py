@@ -233,7 +233,7 @@ def drawn(
             # same chances: `out_of` is the topic that one token is taken out of at present, for which they were weighed.
             out_of = -1
             for t in range(begin, end):
-                was = np.int64(places[t])
+                was = int(places[t])
                 if out_of < 0 or (was != out_of and not fresh):
                     if not fresh:
                         if out_of >= 0:

@@ -202,7 +202,7 @@ def chances(topics: Topics, halves: Split, n_jobs: int | None) -> np.ndarray:
     return np.concatenate(rows.states(slot) or [np.zeros(0)])
 
 
-def predict_pass(asked: Asked, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, np.ndarray]:
+def predict_pass(asked: Asked, data: Data, weight: np.ndarray, state: None) -> tuple[Sums, ByUnit, np.ndarray]:
     """Of a chunk of observed halves with the held-out ones beside them, the latter's chances, kept pair by pair."""
     out = np.empty((data[0].nnz, asked.topics.size), asked.topics.eta.dtype)
     tokens, _, arrays = read_chunk(asked, data, out=out)

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from robustly.errors import FitError
 from robustly.rows.store import Slot
@@ -31,19 +31,21 @@ START_SMOOTHING = 100.0
 # The first passes sort words into topics; α fitted before that settles on topics that do not exist yet.
 PASSES_BEFORE_ALPHA = 2
 PASSES_BEFORE_MEANFIELD = 15
-# Where draws follow, expected counts need not converge: so many passes sort the words. Without draws more are made in any
-# case: before that, evidence may stand still or dip for some passes, which is no reason to stop.
-PASSES_BEFORE_DRAWS = 12
+# So many passes with expected counts sort the words. Before that, evidence may stand still or dip for some passes, which is
+# no reason to stop. Where draws follow, fewer do for few topics: 12 for 20 of them.
 SORTING_PASSES = 20
+FEWEST_PASSES = 10
+TOPICS_PER_PASS = 10
 # Evidence that stays below its best for so many passes will not come back.
 PATIENCE = 3
 # Expected counts look at no more tokens than this; the draws that follow see them all.
 SAMPLE_TOKENS = 500_000
 # The averaged topics are judged by this many passes in which they are held.
 JUDGING_PASSES = 3
-# Draws by default: as many for very long documents, more the shorter they are, since their tokens say less of each other.
-FEWEST_DRAWS = 60
-MORE_DRAWS = 240
+# Draws by default: as many for very long documents and few topics, or many; more the shorter documents are, since their
+# tokens say less of each other.
+FEWEST_DRAWS = (60, 100)
+MOST_DRAWS = 300
 SHORT_DOCUMENT = 60.0
 # Visits of a document in a pass with expected counts, and where draws follow.
 SWEEPS = 3
@@ -69,17 +71,18 @@ class TopicsPlan:
     tol: float
     sweeps: int
     draws: int
-    dtype: Any
+    dtype: DTypeLike
     seed: int
     validated: bool = False
     joins: bool = False
 
 
-def default_draws(seen: Overview) -> int:
-    """60 passes, and up to 240 more the shorter the documents are, unless there are very many tokens."""
+def default_draws(seen: Overview, size: int) -> int:
+    """60 to 100 passes for 20 to 100 topics, up to 300 the shorter the documents are, unless there are very many tokens."""
+    fewest = float(np.clip(FEWEST_DRAWS[0] - 10 + size / 2, *FEWEST_DRAWS))
     used, tokens = max(seen.used, 1), max(seen.tokens, 1.0)
-    wanted = FEWEST_DRAWS + MORE_DRAWS * min(1.0, SHORT_DOCUMENT * used / tokens)
-    return round(min(wanted, max(FEWEST_DRAWS, MOST_TOKENS_DRAWN / tokens)))
+    wanted = fewest + (MOST_DRAWS - fewest) * min(1.0, SHORT_DOCUMENT * used / tokens)
+    return round(min(wanted, max(fewest, MOST_TOKENS_DRAWN / tokens)))
 
 
 def shaken_start(seen: Overview, plan: TopicsPlan, random: np.random.RandomState) -> Topics:
@@ -144,7 +147,8 @@ class TopicsRun:
     @property
     def sorting_passes(self) -> int:
         """Passes in which words are sorted and nothing is judged."""
-        return PASSES_BEFORE_DRAWS if self.will_draw else SORTING_PASSES
+        fewer = FEWEST_PASSES + self.plan.size // TOPICS_PER_PASS
+        return min(fewer, SORTING_PASSES) if self.will_draw else SORTING_PASSES
 
     @property
     def total_passes(self) -> int:

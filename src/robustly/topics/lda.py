@@ -132,11 +132,11 @@ class _TopicModel(FittedTopics):
         warn_of_copies(self.topics_, stacklevel=3)
 
     def _plan(self, documents: int, seen: Overview, random: np.random.RandomState) -> fitting.TopicsPlan:
-        auto = self.n_components == "auto"
-        draws = fitting.default_draws(seen) if self.draws is None else int(self.draws)
-        visits = fitting.SWEEPS_BEFORE_DRAWS if draws and self.n_components != 1 else fitting.SWEEPS
+        size = most_topics(documents) if self.n_components == "auto" else int(self.n_components)
+        draws = fitting.default_draws(seen, size) if self.draws is None else int(self.draws)
+        visits = fitting.SWEEPS_BEFORE_DRAWS if draws and size > 1 else fitting.SWEEPS
         return fitting.TopicsPlan(
-            size=most_topics(documents) if auto else int(self.n_components),
+            size=size,
             bursty=self.bursty,
             inference=self.inference,
             alpha=0.1 if self.alpha is None else float(self.alpha),
@@ -149,7 +149,7 @@ class _TopicModel(FittedTopics):
             dtype=self._dtype(),
             seed=int(random.randint(2**31)),
             validated=self.validation_fraction is not None,
-            joins=auto,
+            joins=self.n_components == "auto",
         )
 
     def partial_fit(self, X: Any, y: Any = None) -> Any:
@@ -262,7 +262,7 @@ class RobustLDA(_TopicModel):
     seeds : words to begin topics with: a list of lists of words (or word ids), one list for each of the first topics, or
         a dict from topic to words. They weigh in their topic's prior; the documents may still outweigh them
     max_iter, tol : passes with expected counts, and the change of evidence per word below which two in a row end them.
-        Before draws 12 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
+        Before draws 10 to 20 are made; ``tol=0`` makes `max_iter` passes. They end, too, when the evidence falls
     sweeps : visits of a document in each of these passes; None makes 2 where draws follow, else 3
     draws : passes after these in which each token's topic is drawn rather than expected; the topics are the average over
         their second half. None makes 60, up to 300 the shorter the documents are. 0 leaves them out, as mean field

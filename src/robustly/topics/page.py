@@ -119,7 +119,13 @@ def _safe_text(value: str) -> str:
 
 
 def _topic_section(
-    model: Any, k: int, size: float, words: list[tuple[str, float]], shown: list[Example], scale: float, opened: bool
+    model: FittedTopics,
+    k: int,
+    size: float,
+    words: list[tuple[str, float]],
+    shown: list[Example],
+    scale: float,
+    opened: bool,
 ) -> str:
     bars = "".join(
         f'<li><span class="word">{_safe_text(word)}</span><span class="bar" style="width:{100 * weight / scale:.1f}%"></span></li>'

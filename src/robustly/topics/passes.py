@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy import sparse
 
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.ragged import RaggedRows
-from robustly.rows.store import THREADS, ByUnit, Data, Rows, Slot, Sums
+from robustly.rows.store import THREADS, ByUnit, Data, Pass, Rows, Slot, Sums
 from robustly.topics import draws, kernels, meanfield, special
 from robustly.topics.shared import Statistics, Topics
 
@@ -39,7 +40,7 @@ def threads_of(n_jobs: int | None) -> int:
     return n_jobs if n_jobs > 0 else max(1, THREADS + 1 + n_jobs)
 
 
-def store_documents(counts: sparse.csr_matrix, dtype: Any = np.float32, n_jobs: int | None = None) -> RaggedRows:
+def store_documents(counts: sparse.csr_matrix, dtype: DTypeLike = np.float32, n_jobs: int | None = None) -> RaggedRows:
     """Word counts in memory as rows: the counts, and the documents' numbers."""
     table = sparse.csr_matrix((counts.data.astype(dtype), counts.indices, counts.indptr), shape=counts.shape)
     return _in_chunks((table, np.arange(counts.shape[0])), threads_of(n_jobs))
@@ -67,7 +68,7 @@ def look_over(rows: Rows) -> Overview:
     return Overview(found["uses"], int(found["used"]), int(found["prints"]))
 
 
-def overview_pass(theta: None, data: Data, weight: Any, state: Any) -> Passed:
+def overview_pass(theta: None, data: Data, weight: np.ndarray, state: State) -> Passed:
     counts = data[0]
     uses = np.bincount(counts.indices, weights=counts.data, minlength=counts.shape[1])
     parts = (counts.indptr, counts.indices, counts.data.astype(float), data[1])
@@ -116,7 +117,7 @@ def _chunk_sums(data: Data, topics: Topics, table: np.ndarray, terms: np.ndarray
     }
 
 
-def expected_pass(asked: Asked, data: Data, weight: Any, state: State) -> Passed:
+def expected_pass(asked: Asked, data: Data, weight: np.ndarray, state: State) -> Passed:
     """One collapsed E-step, started where the last one ended."""
     topics, counts = asked.topics, data[0]
     warm = state is not None
@@ -137,7 +138,7 @@ def _nothing(topics: Topics) -> np.ndarray:
     return np.empty((0, topics.size), topics.eta.dtype)
 
 
-def meanfield_pass(asked: Asked, data: Data, weight: Any, state: State) -> Passed:
+def meanfield_pass(asked: Asked, data: Data, weight: np.ndarray, state: State) -> Passed:
     """One mean-field E-step; the evidence is the bound at the topics given."""
     topics, counts = asked.topics, data[0]
     warm = state is not None
@@ -161,7 +162,7 @@ def _kept(shape: tuple[int, int], dtype: np.dtype) -> np.ndarray:
         return np.asarray(np.memmap(file, dtype, "r+", shape=shape))
 
 
-def drawn_pass(asked: AskedDraws, data: Data, weight: Any, state: State) -> Passed:
+def drawn_pass(asked: AskedDraws, data: Data, weight: np.ndarray, state: State) -> Passed:
     """A pass in which every token's topic is drawn, from those of the last one or else from the expected counts."""
     topics, counts = asked.topics, data[0]
     fresh = state is None or "slots" not in state
@@ -184,13 +185,13 @@ def drawn_pass(asked: AskedDraws, data: Data, weight: Any, state: State) -> Pass
     return _chunk_sums(data, topics, table, terms, evidence), {}, state
 
 
-def rename_pass(new: np.ndarray, data: Data, weight: Any, state: State) -> Passed:
+def rename_pass(new: np.ndarray, data: Data, weight: np.ndarray, state: State) -> Passed:
     """After draws: topic k goes by the number ``new[k]``."""
     assert state is not None
     return {}, {}, state | {"places": new[state["places"]]}
 
 
-def by_document_pass(asked: tuple[np.ndarray, int], data: Data, weight: Any, state: State) -> Passed:
+def by_document_pass(asked: tuple[np.ndarray, int], data: Data, weight: np.ndarray, state: State) -> Passed:
     """Tokens and table counts of the last draws, (documents chosen, K) each."""
     chosen, size = asked
     counts = data[0]
@@ -207,13 +208,13 @@ def by_document_pass(asked: tuple[np.ndarray, int], data: Data, weight: Any, sta
     return {"tokens": tokens, "table_counts": table_counts}, {}, state
 
 
-def reading_pass(asked: Asked, data: Data, weight: Any, state: State) -> Passed:
+def reading_pass(asked: Asked, data: Data, weight: np.ndarray, state: State) -> Passed:
     """Documents' expected tokens by topic and their evidence, topics held as they are."""
     tokens, evidence, _ = read_chunk(asked, data)
     return {}, {"tokens": tokens, "evidence": evidence}, None
 
 
-def usage_pass(asked: Asked, data: Data, weight: Any, state: State) -> Passed:
+def usage_pass(asked: Asked, data: Data, weight: np.ndarray, state: State) -> Passed:
     """(V, K) expected tokens of each word in each topic, topics held as they are."""
     table = np.zeros(asked.topics.eta.shape)
     read_chunk(asked, data, table)
@@ -256,7 +257,7 @@ class Documents:
     slot: Slot
 
     @classmethod
-    def of(cls, counts: sparse.csr_matrix, dtype: Any = np.float32, n_jobs: int | None = None) -> Documents:
+    def of(cls, counts: sparse.csr_matrix, dtype: DTypeLike = np.float32, n_jobs: int | None = None) -> Documents:
         """A table in memory."""
         return cls(store_documents(counts, dtype, n_jobs), Slot())
 
@@ -287,7 +288,7 @@ class Documents:
         """
         return self._pass(drawn_pass, AskedDraws(topics, seed, together, leave_out), drawn=True)
 
-    def _pass(self, chunk_pass: Any, asked: Any, drawn: bool = False) -> Statistics:
+    def _pass(self, chunk_pass: Pass, asked: Asked | AskedDraws, drawn: bool = False) -> Statistics:
         sums = self.rows.map(chunk_pass, asked, keep=self.slot, into=self.slot).sums
         numbers = {name: float(sums[name]) for name in ("alpha_terms", "evidence", "words")}
         return Statistics(**{**sums, **numbers, "documents": int(sums["documents"])}, drawn=drawn)

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from robustly.rows.store import THREADS, in_order
 from robustly.topics import special
@@ -44,7 +45,7 @@ class Topics:
     def size(self) -> int:
         return self.eta.shape[1]
 
-    def astype(self, dtype: Any) -> Topics:
+    def astype(self, dtype: DTypeLike) -> Topics:
         """The same topics in another precision."""
         arrays: dict[str, Any] = {name: array.astype(dtype) for name, array in self.arrays().items()}
         return replace(self, **arrays)
@@ -90,7 +91,7 @@ def make_topics(
     total: np.ndarray,
     alpha: np.ndarray,
     bursty: bool,
-    dtype: Any,
+    dtype: DTypeLike,
 ) -> Topics:
     """Topics whose directions are `table_counts` smoothed towards `base`, with concentrations `total`."""
     # Without smoothing a topic that lost its last word has no direction, and keeps the least η of every word.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from robustly.errors import DataError, did_you_mean, names
+from robustly.topics.corpus_files import Source
 
 TABLES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 TEXTS = (".txt", ".md", ".text", ".rst", ".html", ".htm", ".eml", ".log")
@@ -36,7 +37,7 @@ class Texts:
         return tuple(name for name, text in zip(self.names, self.texts) if WORD.search(text) is None)
 
 
-def decode(raw: bytes, path: Any, encoding: str | None) -> str:
+def decode(raw: bytes, path: Source, encoding: str | None) -> str:
     """The text that bytes stand for; UTF-8, or what a byte-order mark says, unless told otherwise."""
     found = encoding or next((name for mark, name in MARKS if raw.startswith(mark)), "utf-8")
     try:
@@ -55,7 +56,7 @@ def decode(raw: bytes, path: Any, encoding: str | None) -> str:
     return text
 
 
-def read_bytes(path: Any) -> bytes:
+def read_bytes(path: Source) -> bytes:
     try:
         raw = Path(path).read_bytes()
         return gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
@@ -93,7 +94,7 @@ def _files(paths: Sequence[Any]) -> list[Path]:
     return found
 
 
-def read_column(path: Any, column: str | None, encoding: str | None = None, label: str | None = None) -> Texts:
+def read_column(path: Source, column: str | None, encoding: str | None = None, label: str | None = None) -> Texts:
     """A document from each row of a CSV or TSV file; `column` has the text, `label` names the rows."""
     import io
 
@@ -119,7 +120,7 @@ def read_column(path: Any, column: str | None, encoding: str | None = None, labe
     return Texts(tuple(str(value) for value in table[column]), tuple(rows))
 
 
-def holds_counts(path: Any) -> bool:
+def holds_counts(path: Source) -> bool:
     """Whether a file looks like word counts (lda-c, UCI docword or Matrix Market) rather than a text."""
     try:
         with open(path, "rb") as stream:

@@ -8,6 +8,7 @@ wide part is not worth its two numbers the core is all there is.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -44,7 +45,7 @@ def core_estimates(
     """
     kept: Array | None = None
     for _ in range(ROUNDS):
-        core = find_core(lambda stretch, vector=vector: evidence_at(vector, stretch))
+        core = find_core(partial(evidence_at, vector))
         belongs = np.flatnonzero(core.probability < SURE)
         if kept is not None and np.array_equal(kept, belongs):
             break

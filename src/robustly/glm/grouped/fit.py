@@ -9,13 +9,14 @@ import numpy as np
 from robustly.errors import ModelError, names
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.search import search
+from robustly.glm.asked import LocalChoice, law_of
 from robustly.glm.families import Family, Normal, Poisson
 from robustly.glm.grouped.design import MOST_EFFECTS, EffectColumns
 from robustly.glm.grouped.effects import effect_law
 from robustly.glm.grouped.problem import GroupDesign, GroupPlan, grouped_regression
 from robustly.glm.grouped.result import grouped_fit
-from robustly.glm.local import LocalChoice, law_of
 from robustly.result.fit import Fit
+from robustly.rows.labels import RowLabels
 
 OPTIONS = ("local", "group_law", "group_dof", "dof", "tol", "max_iter")
 # Laws of effects with closed forms for normal responses.
@@ -34,6 +35,7 @@ def fit_grouped(
     max_iter: int = 200,
     formula: Any = None,
     effects: EffectColumns | None = None,
+    labels: RowLabels = RowLabels(),  # noqa: B008
     **others: Any,
 ) -> Fit:
     """Fit a regression with effects of groups and say how it went.
@@ -73,7 +75,9 @@ def fit_grouped(
     _refuse_confounded(given, family)
     plan = GroupPlan(law, laws, held, Stop(tol, max_iter))
     found = search(grouped_regression(given, plan), plan.stop)
-    fit = grouped_fit(found, plan, chosen, group_law, (*given.design.notes, *notes), formula, effects)
+    fit = grouped_fit(
+        found, plan, chosen, group_law, (*given.design.notes, *labels.note(), *notes), formula, effects, labels
+    )
     warn_unless_converged(fit.outcome)
     return fit
 

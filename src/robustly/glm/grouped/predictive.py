@@ -20,6 +20,7 @@ from robustly.glm.families import Family, Normal
 from robustly.glm.grouped.effects import EffectLaw, NormalEffects
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.row_model import evidence_of
+from robustly.model.linear import Given
 from robustly.result.laws import RowLaw, invert_cdf
 
 ROWS_AT_ONCE = 2048
@@ -152,7 +153,7 @@ class GroupPredictive(RowLaw):
         m: np.ndarray,
         columns: np.ndarray,
         places: np.ndarray,
-        trials: Any = None,
+        trials: Given = None,
     ) -> None:
         self.fitted, self.effects, self.m = fitted, effects, m
         known = places >= 0

@@ -10,7 +10,7 @@ import numpy as np
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
-from robustly.glm.families import FAMILIES
+from robustly.glm.asked import LocalChoice, law_asked
 from robustly.glm.formula_frames import as_pandas
 from robustly.glm.formula_saved import formula_to_json
 from robustly.glm.grouped.design import EffectColumns
@@ -18,12 +18,13 @@ from robustly.glm.grouped.linear_source import LinearSource
 from robustly.glm.grouped.predictive import GroupEffects, GroupPredictive, StudentRows, student_rows
 from robustly.glm.grouped.problem import GroupedRegression, GroupPlan, LinearGroupedRegression
 from robustly.glm.grouped.source import GroupSource
-from robustly.glm.local import LocalChoice, law_asked
+from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import SHARED
-from robustly.model.linear import read_offset
+from robustly.model.linear import Given, read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
+from robustly.rows.labels import RowLabels
 
 CHOICES = ("auto", "known", "new")
 
@@ -50,7 +51,7 @@ class FittedMixed:
         return self._predict(*args, **kwargs)
 
     def _predict(
-        self, data: Any, *, groups: str = "auto", offset: Any = None, exposure: Any = None, trials: Any = None
+        self, data: Any, *, groups: str = "auto", offset: Given = None, exposure: Given = None, trials: Given = None
     ) -> GroupPredictive | StudentRows:
         """New rows: a data frame. Rows of groups that were fitted have these groups' effects, others are of new groups.
 
@@ -152,6 +153,11 @@ class FittedMixed:
         }
 
 
+def _names_of(labels: Sequence[Any]) -> np.ndarray:
+    """Labels of groups as files keep them: whole numbers or texts."""
+    return np.array([one if type(one) is int else str(one) for one in labels], dtype=object)
+
+
 def _law_numbers(effects: GroupEffects) -> dict[str, float]:
     return {name: float(np.exp(value)) for name, value in zip(effects.law.names, effects.psi)}
 
@@ -186,6 +192,7 @@ def grouped_fit(
     notes: Sequence[str],
     formula: Any,
     columns: EffectColumns | None,
+    of_rows: RowLabels,
 ) -> Fit:
     """A result from what a search found."""
     problem = found.problem
@@ -226,6 +233,7 @@ def grouped_fit(
         source=source,
         aliased=design.aliased,
         row_count=len(design),
+        row_labels=RowLabels(_names_of(given.grouping.labels), None, of_rows.dropped, of_rows.lacking),
         freedom={} if not problem.entries and not problem.fixed else given.freedom,
         **model.fields(found.outcome.kind, labels),
     )

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import PersistError
-from robustly.glm.families import Family, as_family
+from robustly.glm.asked import law_of
+from robustly.glm.families import Family
 from robustly.glm.formula_saved import formula_from_json
 from robustly.glm.grouped.design import EffectColumns
 from robustly.glm.grouped.effects import effect_law
 from robustly.glm.grouped.predictive import GroupEffects
 from robustly.glm.grouped.result import FittedMixed
-from robustly.glm.local import Classical, law_of
+from robustly.glm.local import Classical
+from robustly.glm.named import as_family
 from robustly.glm.predictive import Fitted
 from robustly.result.fit import Fit
 from robustly.result.saved import fields_of

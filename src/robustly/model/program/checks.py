@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 from numpyro.distributions import biject_to, constraints
 
 from robustly.errors import DataError, LocalizeError, SupportError, names
+from robustly.model.parameters import Theta
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.sites import samples, support_of
-from robustly.model.program.trace import ROWS, Trace, check_plate, inside, run_program, site_log_prob
+from robustly.model.program.trace import ROWS, Site, Trace, check_plate, inside, run_program, site_log_prob
 from robustly.rows.arrays import bucket_of
 
 if TYPE_CHECKING:
@@ -232,7 +234,7 @@ def refuse_other_lengths(trace: Trace, plate: str, size: int) -> None:
             raise DataError(f'observed site "{name}" has {values[axis]} rows, but plate "{plate}" has {size}.')
 
 
-def _row_axis(site: Any, plate: str) -> int:
+def _row_axis(site: Site, plate: str) -> int:
     """Which axis of a site's value counts the plate's rows."""
     if plate == ROWS:
         return 0
@@ -260,8 +262,8 @@ def check_bounded(program: Program) -> None:
     model = program.row_model
     shape = jnp.shape(program.trace[name]["value"])
 
-    def logs(theta: Any, value: Any) -> tuple[Any, Any]:
-        def at_centre(run: Any, local: Any, theta: Any) -> Any:
+    def logs(theta: Theta, value: Any) -> tuple[Any, Any]:
+        def at_centre(run: Any, local: Any, theta: Theta) -> Any:
             site = run(program.all_values(local, theta, None), theta)[seen]
             middle = getattr(site["fn"], "loc", None)
             middle = site["fn"].mean if middle is None else middle
@@ -271,7 +273,7 @@ def check_bounded(program: Program) -> None:
         row = tuple(jnp.asarray(a) for a in program.first_row)
         return program.rowwise(at_centre, row, local, theta), program.log_prior(local, theta, row)
 
-    def powers(vector: Any) -> tuple[Any, Any]:
+    def powers(vector: Array) -> tuple[Any, Any]:
         theta = model.parameters.natural(vector)
         (near, p_near), (far, p_far) = (logs(theta, small) for small in _SMALL)
         step = jnp.log(_SMALL[0] / _SMALL[1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
-from numpyro.distributions import Unit
+from numpyro.distributions import Distribution, Unit
 from numpyro.primitives import Messenger
 
 from robustly.errors import LocalizeError
@@ -54,7 +54,7 @@ def dependences(program: Program) -> tuple[dict[str, set[str]], list[str], bool]
         ones = jax.tree.map(jnp.ones_like, values)
         return jax.jvp(lambda v: watch(v, row, store), (values,), (ones,))[0]
 
-    def note_arguments(name: str, prior: Any) -> None:
+    def note_arguments(name: str, prior: Distribution) -> None:
         if name in shared and any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(prior.support)):
             raise LocalizeError(
                 f'the support of site "{name}" depends on another site. Write it with a fixed support, '
@@ -63,11 +63,11 @@ def dependences(program: Program) -> tuple[dict[str, set[str]], list[str], bool]
         if name in program.request.sites:
             moving[name] = _traced(prior)
 
-    def note_tangles(name: str, prior: Any) -> None:
+    def note_tangles(name: str, prior: Distribution) -> None:
         if name in (*shared, *sites.penalties) and _traced(prior):
             tangled.append(name)
 
-    def note_led(name: str, prior: Any) -> None:
+    def note_led(name: str, prior: Distribution) -> None:
         if name in local and _traced(prior):
             led.append(name)
             moving.setdefault(name, set()).update(_traced(prior))
@@ -82,7 +82,7 @@ def dependences(program: Program) -> tuple[dict[str, set[str]], list[str], bool]
     return moving, tangled, bool(led)
 
 
-def _traced(prior: Any) -> set[str]:
+def _traced(prior: Distribution) -> set[str]:
     """The arguments of a prior that hold a trace."""
     inner, _ = hyper.core(prior)
     return {name for name, value in inner.get_args().items() if isinstance(value, jax.core.Tracer)}

@@ -69,7 +69,7 @@ class Fingerprint:
         inner = lambda part: self._of(part, depth + 1)
         read = {name: thing.__globals__[name] for name in _names_in(thing.__code__) if name in thing.__globals__}
         # Functions of installed packages do not change while a program runs.
-        if thing.__module__.split(".")[0] in ("jax", "numpyro", "numpy", "scipy", "robustly"):
+        if (thing.__module__ or "").split(".")[0] in ("jax", "numpyro", "numpy", "scipy", "robustly"):
             return self._itself(thing)
         cells = []
         for cell in thing.__closure__ or ():

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
-from numpyro.distributions import biject_to, constraints
+from jax import Array
+from numpyro.distributions import Distribution, biject_to, constraints
 from numpyro.distributions.distribution import (
     ExpandedDistribution,
     Independent,
@@ -36,7 +37,7 @@ class Argument(NamedTuple):
     constraint: Any
 
 
-def core(prior: Any) -> tuple[Any, Rewrap]:
+def core(prior: Distribution) -> tuple[Any, Rewrap]:
     """The distribution inside ``expand``, ``to_event``, ``mask``, truncation and transforms, and how to wrap another."""
     if isinstance(prior, ExpandedDistribution):
         inner, rewrap = core(prior.base_dist)
@@ -57,7 +58,7 @@ def core(prior: Any) -> tuple[Any, Rewrap]:
     return prior, lambda new: new
 
 
-def plain(prior: Any) -> Any:
+def plain(prior: Distribution) -> Any:
     """The distribution inside ``expand``, ``to_event`` and ``mask``; None if it is truncated or transformed as well.
 
     What is truncated or transformed has another support and density than the distribution inside.
@@ -68,19 +69,19 @@ def plain(prior: Any) -> Any:
     return inner if prior is inner else None
 
 
-def is_masked(prior: Any) -> bool:
+def is_masked(prior: Distribution) -> bool:
     """Whether a mask may take part of this distribution out."""
     while isinstance(prior, ExpandedDistribution | Independent):
         prior = prior.base_dist
     return isinstance(prior, MaskedDistribution)
 
 
-def _constructor(prior: Any) -> list[str]:
+def _constructor(prior: Distribution) -> list[str]:
     taken = inspect.signature(type(prior).__init__).parameters
     return [name for name in taken if name not in ("self", "validate_args")]
 
 
-def arguments(prior: Any) -> tuple[dict[str, Argument], dict[str, str]]:
+def arguments(prior: Distribution) -> tuple[dict[str, Argument], dict[str, str]]:
     """The arguments that can be fitted, and why the others cannot."""
     inner, _ = core(prior)
     taken = _constructor(inner)
@@ -113,7 +114,7 @@ def _moves_support(inner: Any, name: str, value: Any) -> bool:
     return any(not np.allclose(np.asarray(a, dtype=float), np.asarray(b, dtype=float)) for a, b in zip(before, after))
 
 
-def with_arguments(prior: Any, new: Mapping[str, Any]) -> Any:
+def with_arguments(prior: Distribution, new: Mapping[str, Any]) -> Any:
     """The same distribution with some arguments of its core replaced."""
     if not new:
         return prior
@@ -140,8 +141,8 @@ class Placed(NamedTuple):
 
 
 def place(
-    prior: Any,
-    u: Any,
+    prior: Distribution,
+    u: Array,
     shape: tuple[int, ...],
     whole: tuple[int, ...] | None = None,
     total: Callable[[Any], Any] = jnp.sum,
@@ -172,7 +173,7 @@ def place(
     return Placed(jnp.broadcast_to(value, whole), jnp.sum(bijection.log_abs_det_jacobian(free, value)))
 
 
-def default_hyperprior(name: str, argument: Argument, prior: Any) -> Any:
+def default_hyperprior(name: str, argument: Argument, prior: Distribution) -> Any:
     """A weak, proper prior of an argument around what the program wrote; used only where a full posterior is asked for."""
     value = jnp.asarray(argument.value, dtype=float)
     if argument.constraint is constraints.real:

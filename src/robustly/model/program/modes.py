@@ -14,7 +14,8 @@ import numpy as np
 from robustly.errors import DataError, LocalizeError, RobustlyError, SupportError
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.checks import user_line
-from robustly.model.program.read import Program, Request, Tangled
+from robustly.model.program.read import Program
+from robustly.model.program.request import Request, Tangled
 from robustly.model.program.whole import WholeProgram
 from robustly.rows.arrays import make_rows
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 import copy
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import biject_to
+from jax import Array
+from numpyro.distributions import Distribution, biject_to
 
 from robustly._runtime.precision import double_precision
 from robustly.errors import LocalizeError, did_you_mean, names
+from robustly.model.parameters import Theta
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments, find_rows
 from robustly.model.program.checks import (
@@ -31,6 +33,7 @@ from robustly.model.program.checks import (
     user_line,
 )
 from robustly.model.program.dependences import dependences, only_first_reached, traced_leaves
+from robustly.model.program.request import Ask, Request, Run, Tangled, central_value
 from robustly.model.program.sites import (
     choose_plate,
     latent_grid,
@@ -40,37 +43,9 @@ from robustly.model.program.sites import (
     sort_sites,
     support_of,
 )
-from robustly.model.program.trace import ROWS, Trace, fixed_key, inside, run_program, site_log_prob, stand_in_rows
-from robustly.model.row import RowModel
+from robustly.model.program.trace import ROWS, Site, Trace, fixed_key, inside, run_program, site_log_prob, stand_in_rows
+from robustly.model.row import Latent, RowModel
 from robustly.rows.arrays import pad
-
-Run = Callable[..., Trace]
-Ask = Callable[..., Any]
-
-
-class Tangled(LocalizeError):
-    """A shared site whose prior follows a localized one."""
-
-    def __init__(self, site: str, text: str) -> None:
-        super().__init__(text)
-        self.site = site
-
-
-@dataclass(frozen=True, eq=False)
-class Request:
-    """What was asked of a program: which sites are local, which arguments are held, what is believed of the others."""
-
-    model: Callable[..., Any]
-    sites: tuple[str, ...]
-    rows: tuple[str, ...] | None = None
-    fixed: Mapping[str, Mapping[str, Any]] | None = None
-    hyperprior: Mapping[str, Mapping[str, Any]] | None = None
-    plate: str | None = None
-    flat: tuple[str, ...] = ()
-    """Shared sites whose own prior is left out (the classical limit of a localized site)."""
-    follow: bool = False
-    """Whether sites whose prior follows a localized one are localized too."""
-
 
 # Rows with which another process reads a program again, and the programs it has read so far.
 READ_AGAIN = 257
@@ -236,7 +211,7 @@ class Program:
         """What ``ask(run, *inputs)`` comes to for one row, where ``run(values, theta)`` gives a trace of the program."""
         return ask(lambda values, theta=None: self.trace_row(row, values, theta), *inputs)
 
-    def log_prob(self, site: Any) -> Any:
+    def log_prob(self, site: Site) -> Any:
         """A site's log density in the row, or rows, that a trace is of."""
         return site_log_prob(site)
 
@@ -265,7 +240,7 @@ class Program:
 
         return only_first_reached(parts, self.first_row[place])
 
-    def by_row(self, site: Any, array: Any) -> Any:
+    def by_row(self, site: Site, array: Any) -> Any:
         """Something of a site, of its batch shape or more, without the axis of its only row."""
         array = jnp.asarray(array, dtype=float)
         return array[0] if array.ndim and array.shape[0] == 1 else array
@@ -388,11 +363,14 @@ class Program:
     @cached_property
     def row_model(self) -> RowModel:
         """The program as functions of one row."""
+        return self._row_model()
+
+    def _row_model(self) -> RowModel:
         start, limits = {}, {}
         for name in self.sites.shared:
             site = self.trace[name]
             limits[name] = support_of(site)
-            start[name] = _central_value(site, limits[name])
+            start[name] = central_value(site, limits[name])
         for site_name, free in self.free.items():
             for argument, (value, limit) in free.items():
                 start[f"{site_name}.{argument}"] = jnp.asarray(value, dtype=float)
@@ -424,7 +402,7 @@ class Program:
             return {}
         return {self.sites.local[0]: local} if self.single else dict(local)
 
-    def latent_values(self, z: Any) -> dict[str, Any]:
+    def latent_values(self, z: Array) -> dict[str, Any]:
         """Discrete latents by site."""
         values, place = {}, 0
         for name in self.sites.discrete:
@@ -433,7 +411,7 @@ class Program:
             place += like.size
         return values
 
-    def all_values(self, local: Any, theta: Any, z: Any) -> dict[str, Any]:
+    def all_values(self, local: Any, theta: Theta, z: Latent) -> dict[str, Any]:
         return {
             **self.site_values(self.sites.filled),
             **(self.site_values(self.sites.discrete) if z is None else self.latent_values(z)),
@@ -441,14 +419,14 @@ class Program:
             **self.local_values(local),
         }
 
-    def _setters(self, u: Any) -> tuple[dict[str, Any], dict[str, hyper.Placed]]:
+    def _setters(self, u: Array) -> tuple[dict[str, Any], dict[str, hyper.Placed]]:
         """What puts the local sites at `u` while the program runs, and what was put, filled as it does."""
         placed: dict[str, hyper.Placed] = {}
 
         def at(name: str, part: Any) -> Callable[[Any], Any]:
             shape = jnp.shape(self.trace[name]["value"])
 
-            def set_value(prior: Any) -> Any:
+            def set_value(prior: Distribution) -> Any:
                 placed[name] = self._place(name, prior, part, shape)
                 return placed[name].value
 
@@ -457,11 +435,11 @@ class Program:
         cuts = np.cumsum([0, *self._local_sizes])
         return {name: at(name, u[cuts[i] : cuts[i + 1]]) for i, name in enumerate(self.sites.local)}, placed
 
-    def _place(self, name: str, prior: Any, part: Any, shape: tuple[int, ...]) -> hyper.Placed:
+    def _place(self, name: str, prior: Distribution, part: Any, shape: tuple[int, ...]) -> hyper.Placed:
         return hyper.place(prior, part, shape)
 
-    def _transform(self, u: Any, theta: Any, row: Any) -> tuple[Any, Any]:
-        def ask(run: Run, u: Any, theta: Any) -> tuple[Any, Any]:
+    def _transform(self, u: Array, theta: Theta, row: Any) -> tuple[Any, Any]:
+        def ask(run: Run, u: Array, theta: Theta) -> tuple[Any, Any]:
             setters, placed = self._setters(u)
             rest = {**self.site_values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
             run({**rest, **setters}, theta)
@@ -470,8 +448,8 @@ class Program:
         values, volume = self.rowwise(ask, row, u, theta)
         return values[self.sites.local[0]] if self.single else values, volume
 
-    def _joint(self, u: Any, theta: Any, row: Any, z: Any = None) -> Any:
-        def ask(run: Run, u: Any, theta: Any, z: Any) -> Any:
+    def _joint(self, u: Array, theta: Theta, row: Any, z: Latent = None) -> Array:
+        def ask(run: Run, u: Array, theta: Theta, z: Latent) -> Any:
             setters, placed = self._setters(u)
             rest = (
                 self.site_values(self.sites.filled)
@@ -485,7 +463,7 @@ class Program:
 
         return self.rowwise(ask, row, u, theta, z)
 
-    def _log_coordinate(self, site: Any, at: hyper.Placed) -> Any:
+    def _log_coordinate(self, site: Site, at: hyper.Placed) -> Any:
         """The log density of a local site's coordinate. Whitened, it is free of location and scale: fewer numbers to follow."""
         if at.log_density is None or site.get("scale") is not None:
             return self.log_prob(site) + at.log_volume
@@ -499,11 +477,11 @@ class Program:
             sizes.append(int(np.prod(bijection.inverse_shape(jnp.shape(self.trace[name]["value"])), dtype=int)))
         return sizes
 
-    def prior(self, theta: Any, row: Any) -> Any:
+    def prior(self, theta: Theta, row: Any) -> Any:
         found: dict[str, Any] = {}
 
         def catch(site: str) -> Callable[[Any], Any]:
-            def keep(prior: Any) -> Any:
+            def keep(prior: Distribution) -> Any:
                 found[site] = prior
                 return np.asarray(self.trace[site]["value"])
 
@@ -513,21 +491,21 @@ class Program:
         self.trace_row(row, {**rest, **{site: catch(site) for site in self.sites.local}}, theta)
         return found[self.sites.local[0]] if self.single else found
 
-    def log_prior(self, local: Any, theta: Any, row: Any) -> Any:
-        def ask(run: Run, local: Any, theta: Any) -> Any:
+    def log_prior(self, local: Any, theta: Theta, row: Any) -> Array:
+        def ask(run: Run, local: Any, theta: Theta) -> Any:
             trace = run(self.all_values(local, theta, None), theta)
             return sum(self.log_prob(trace[name]) for name in self.sites.local)
 
         return self.rowwise(ask, row, local, theta)
 
-    def _log_likelihood(self, local: Any, theta: Any, row: Any) -> Any:
+    def _log_likelihood(self, local: Any, theta: Theta, row: Any) -> Array:
         return self._likelihood(local, theta, row, None)
 
-    def _log_likelihood_z(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
+    def _log_likelihood_z(self, local: Any, theta: Theta, row: Any, z: Latent) -> Array:
         return self._likelihood(local, theta, row, z)
 
-    def _likelihood(self, local: Any, theta: Any, row: Any, z: Any) -> Any:
-        def ask(run: Run, local: Any, theta: Any, z: Any) -> Any:
+    def _likelihood(self, local: Any, theta: Theta, row: Any, z: Latent) -> Array:
+        def ask(run: Run, local: Any, theta: Theta, z: Latent) -> Any:
             trace = run(self.all_values(local, theta, z), theta)
             counted = (*self.sites.discrete, *self.sites.observed)
             total = sum((self.log_prob(trace[name]) for name in counted), jnp.zeros(()))
@@ -539,7 +517,7 @@ class Program:
         found = self.rowwise(ask, row, local, theta, z)
         return found if z is None or not self.led else found - self.log_prior(local, theta, row)
 
-    def _log_hyperprior(self, theta: Any) -> Any:
+    def _log_hyperprior(self, theta: Theta) -> Array:
         total = jnp.zeros(())
         wanted = [name for name in (*self.sites.shared, *self.sites.penalties) if name not in self.request.flat]
         if wanted:
@@ -553,18 +531,3 @@ class Program:
             for argument, prior in believed.items():
                 total = total + jnp.sum(prior.log_prob(theta[f"{site}.{argument}"]))
         return total
-
-
-def _central_value(site: Any, limit: Any) -> Any:
-    """Where the search for a shared site starts: the middle of its prior if that is a moderate number."""
-    if site["type"] == "param":
-        return site["value"]
-    bijection = biject_to(limit)
-    shape = jnp.shape(site["value"])
-    neutral = bijection(jnp.zeros(bijection.inverse_shape(shape)))
-    try:
-        mean = jnp.broadcast_to(site["fn"].mean, shape)
-        free = bijection.inv(mean)
-    except (NotImplementedError, ValueError, TypeError, AttributeError):
-        return neutral
-    return mean if bool(jnp.all(jnp.isfinite(free)) & jnp.all(jnp.abs(free) < 1e4)) else neutral

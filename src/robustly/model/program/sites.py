@@ -12,7 +12,7 @@ import numpy as np
 from numpyro.distributions import biject_to, constraints
 
 from robustly.errors import LocalizeError, did_you_mean, names
-from robustly.model.program.trace import ROWS, Trace, inside, is_penalty
+from robustly.model.program.trace import ROWS, Site, Trace, inside, is_penalty
 
 MAX_DIM = 10
 MAX_LATENTS = 4096
@@ -178,6 +178,6 @@ def latent_grid(trace: Trace, sites: Sites) -> np.ndarray | None:
     return np.array(list(itertools.product(*supports)))
 
 
-def support_of(site: Any) -> Any:
+def support_of(site: Site) -> Any:
     """The constraint of a shared site or parameter."""
     return site["fn"].support if site["type"] == "sample" else site["kwargs"].get("constraint", constraints.real)

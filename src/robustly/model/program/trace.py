@@ -9,8 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro
+from jax import Array
 from numpyro import handlers
-from numpyro.distributions import Unit, biject_to
+from numpyro.distributions import Distribution, Unit, biject_to
 from numpyro.primitives import CondIndepStackFrame, Messenger
 
 from robustly.errors import LocalizeError
@@ -65,7 +66,7 @@ class OneRow(Messenger):
             msg["value"] = neutral_value(msg["fn"], msg["kwargs"].get("sample_shape", ()))
 
 
-def neutral_value(prior: Any, sample_shape: tuple[int, ...] = ()) -> Any:
+def neutral_value(prior: Distribution, sample_shape: tuple[int, ...] = ()) -> Any:
     """A value inside a distribution's support, away from its walls."""
     shape = (*sample_shape, *prior.batch_shape, *prior.event_shape)
     if prior.is_discrete:
@@ -125,7 +126,8 @@ def run_program(
         trace: Trace = handlers.trace(seeded).get_trace(*args, **kwargs)
     if along:
         stand_in_rows(trace, along)
-    if plate == ROWS:
+    # What is drawn alike for all rows, without observations, may have no axis for them: size 0 says nothing.
+    if plate == ROWS and trace[ROWS]["args"][0]:
         check_plate(trace[ROWS], 1)
     return trace
 
@@ -142,7 +144,7 @@ def stand_in_rows(trace: Trace, along: Collection[str]) -> None:
     trace[ROWS] = {"type": "plate", "name": ROWS, "args": (max(sizes.values(), default=0), None)}
 
 
-def site_log_prob(site: Site) -> Any:
+def site_log_prob(site: Site) -> Array:
     """A sample site's total log density, with its scale and mask."""
     return jnp.sum(site_log_probs(site))
 

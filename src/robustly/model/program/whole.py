@@ -19,19 +19,23 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpyro.distributions import biject_to
+from jax import Array
+from numpyro.distributions import Distribution, biject_to
 from numpyro.distributions.distribution import Independent
 
 from robustly.errors import LocalizeError, names
 from robustly.model.jaxpr_slice import entry_of
+from robustly.model.parameters import Theta
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.checks import check_traceable, plain_supports, user_line
 from robustly.model.program.dependences import only_first_reached, traced_leaves
-from robustly.model.program.read import Ask, Program, Request
+from robustly.model.program.read import Program
+from robustly.model.program.request import Ask, Request
 from robustly.model.program.sites import choose_plate, latent_grid, local_size, observed_sites, samples, sort_sites
 from robustly.model.program.trace import (
     ROWS,
+    Site,
     Trace,
     fixed_key,
     inside,
@@ -128,11 +132,11 @@ class WholeProgram(Program):
                     found[name] = {**found[name], "value": jax.lax.slice_in_dim(value, 0, 1, axis=axis)}
         return found
 
-    def _value_axis(self, site: Any) -> int:
+    def _value_axis(self, site: Site) -> int:
         """Which axis of a site's value counts rows."""
         return max(int(jnp.ndim(site["value"]) - len(site["fn"].event_shape) + self._row_dim(site)), 0)
 
-    def _row_dim(self, site: Any) -> int:
+    def _row_dim(self, site: Site) -> int:
         """Which axis of a site's batch counts rows, from the right."""
         return int(next(frame.dim for frame in site["cond_indep_stack"] if frame.name == self.plate))
 
@@ -213,10 +217,10 @@ class WholeProgram(Program):
         by_row = [bool(out.shape) for out in outputs]
         return jax.tree.unflatten(out_tree, entry_of(traced, leaves, index, by_row))
 
-    def log_prob(self, site: Any) -> Any:
+    def log_prob(self, site: Site) -> Any:
         return self._by_row_probs(site["name"], site) if inside(site, self.plate) else site_log_prob(site)
 
-    def _by_row_probs(self, name: str, site: Any) -> Any:
+    def _by_row_probs(self, name: str, site: Site) -> Any:
         dim = self._row_dim(site)
         logs, fn = site_log_probs(site), site["fn"]
         while jnp.ndim(logs) < -dim and isinstance(fn, Independent):
@@ -234,7 +238,7 @@ class WholeProgram(Program):
         found = jnp.sum(array, axis=tuple(k for k in range(jnp.ndim(array)) if k != axis))
         return jnp.broadcast_to(found, (self.row_count,))
 
-    def by_row(self, site: Any, array: Any) -> Any:
+    def by_row(self, site: Site, array: Any) -> Any:
         array = jnp.asarray(array, dtype=float)
         # What is drawn alike for all rows may have no axis for them.
         axis = len(site["fn"].batch_shape) + self._row_dim(site) if inside(site, self.plate) else -1
@@ -267,7 +271,8 @@ class WholeProgram(Program):
             unobserved=unobserved,
             along=self.along,
         )
-        other.row_count = int(trace[self.plate]["args"][0])
+        lengths = [np.shape(leaf)[0] for leaf, row in zip(arguments.leaves, is_row) if row]
+        other.row_count = int(trace[self.plate]["args"][0]) or next(iter(lengths), self.row_count)
         return other
 
     def _is_only_observed(self, place: int) -> bool:
@@ -290,19 +295,18 @@ class WholeProgram(Program):
         """Local sites that have a copy for every row in the program itself."""
         return tuple(name for name in self.sites.local if inside(self.trace[name], self.plate))
 
-    @cached_property
-    def row_model(self) -> RowModel:
-        model = Program.row_model.func(self)  # type: ignore[attr-defined]
+    def _row_model(self) -> RowModel:
+        model = super()._row_model()
         # Priors that differ by row are not one distribution to be looked at.
         return replace(model, prior=None) if self.in_rows else model
 
-    def _place(self, name: str, prior: Any, part: Any, shape: tuple[int, ...]) -> hyper.Placed:
+    def _place(self, name: str, prior: Distribution, part: Any, shape: tuple[int, ...]) -> hyper.Placed:
         if name not in self.in_rows:
             return hyper.place(prior, part, shape)
         axis = self._value_axis(self.trace[name])
         return hyper.place(prior, part, shape, self._whole_shape(name), lambda a: self._sum_to_rows(a, axis))
 
-    def _transform(self, u: Any, theta: Any, row: Any) -> tuple[Any, Any]:
+    def _transform(self, u: Array, theta: Theta, row: Any) -> tuple[Any, Any]:
         rest = {**self.site_values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
         setters, placed = self._setters(u)
         self.trace_row(row, {**rest, **setters}, theta)
@@ -310,7 +314,7 @@ class WholeProgram(Program):
         volume = sum((at.log_volume for at in placed.values()), jnp.zeros(()))
         if self.in_rows:
 
-            def ask(run: Any, u: Any, theta: Any) -> tuple[Any, Any]:
+            def ask(run: Any, u: Array, theta: Theta) -> tuple[Any, Any]:
                 setters, placed = self._setters(u)
                 run({**rest, **self.shared_values(theta), **setters}, theta)
                 own = {
