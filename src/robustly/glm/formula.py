@@ -184,8 +184,8 @@ def read_formula(
             raise ModelError(
                 f'rows in {stored.where} are used as they are, so na_action is "raise"; got {na_action!r}.'
             )
-        given = {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials}
-        return read_stored_formula(formula, stored, family, given, alpha)
+        along = {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials}
+        return read_stored_formula(formula, stored, family, along, alpha)
     frame, labels = as_pandas(data), labels_of_rows(data)
     there = [str(name) for name in frame.columns]
     beside = {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials}
