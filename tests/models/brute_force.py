@@ -76,7 +76,8 @@ class BruteForce:
         if not kinds:
             return entries({})
         (name,) = kinds
-        values = np.asarray(first[name]["fn"].enumerate_support(expand=False)).reshape(-1)
+        values = np.arange(2)
+        assert type(first[name]["fn"]).__name__.startswith(("Bernoulli", "Expanded"))
         return jax.scipy.special.logsumexp(
             jnp.stack([entries({name: jnp.full(self.rows, value)}) for value in values]), axis=0
         )

@@ -7,6 +7,7 @@ better, a heavy-tailed one: one law, one answer on all roads.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -36,8 +37,8 @@ def judge_pair(pair: PairDefinition, table: Table, theta: Mapping[str, Any] | No
         if candidates is None:
             return None
         found = judge(candidates)
-    by_row = (None if part is None else table.spread_out(part) for part in (found.probability, found.tail))
-    return Judgement(*by_row, found.share, found.law, found.weights, found.doubt)
+    whole = lambda part: None if part is None else table.spread_out(part)
+    return replace(found, probability=whole(found.probability), tail=whole(found.tail))
 
 
 # ---------------------------------------------------------------------- measurements about a common place

@@ -87,7 +87,7 @@ class Contaminated(Law):
     def rule(self) -> Approximation | None:
         return PartsRule(self)
 
-    def evidence(self, row: Row, m: Any, *phi: Any) -> Array:
+    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
         import jax.numpy as jnp
 
         state = self.places(row, (m, *phi), jnp.full(self.size, m))
@@ -147,7 +147,7 @@ class Contaminated(Law):
     def _measured(self, row: Row, numbers: Numbers) -> tuple[Array, Array]:
         m, scale, *dof, width, _ = numbers
         if dof:
-            return student_parts(row[0] - m, scale, *dof, width, log_student_t)
+            return student_parts(row[0] - m, scale, dof[0], width, log_student_t)
         return normal_parts(row[0] - m, scale, width)
 
     def _spread(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array]:
@@ -204,11 +204,11 @@ class MarginLabel(LocalLabel):
         ratio = xp.exp(4.0 * margin)
         return self.natural("flip", flip, xp) * m**4 / (m**4 + ratio)
 
-    def evidence(self, row: Row, m: Any, *phi: Any) -> Array:
+    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
         import jax
         import jax.numpy as jnp
 
-        rate = self.rate(m, *phi, jnp)
+        rate = self.rate(m, phi[0], phi[1], jnp)
         return jnp.log(rate + (1.0 - 2.0 * rate) * jax.nn.sigmoid((2.0 * row[0] - 1.0) * m))
 
 
@@ -227,20 +227,20 @@ class PartsRule(Exact):
     def start(self, model: RowModel) -> np.ndarray:
         return np.zeros(self.law.size)
 
-    def start_at(self, model: RowModel, rows: Any, numbers: Numbers, count: int) -> np.ndarray:
+    def start_at(self, model: RowModel, rows: Any, numbers: Any, count: int) -> np.ndarray:
         start = np.broadcast_to(np.asarray(numbers[0], dtype=float), count)
         return np.repeat(start[:, None], self.law.size, axis=1)
 
-    def find_mode(self, model: RowModel, vector: Any, row: Row, state: Array) -> Array:
+    def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
         return self.law.places(row, vector, state)
 
-    def evidence(self, model: RowModel, vector: Any, row: Row, state: Array) -> Array:
+    def evidence(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
         import jax.numpy as jnp
 
         return jnp.logaddexp(*self.law.parts(row, vector, state))
 
     def moments(
-        self, model: RowModel, finish: Finish, numbers: Numbers, row: Row, z: Any, state: Array, rough: Any
+        self, model: RowModel, finish: Finish, numbers: Any, row: Any, z: Any, state: Any, rough: Any
     ) -> Moments:
         import jax
         import jax.numpy as jnp

@@ -64,7 +64,8 @@ def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
     family = plan.law.family
     plain = Plan(Classical(family), nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge)
     plainest, *richer = cores_of(plan.law)
-    classical = fit_classical(design, plain)
+    # The classical model may have been fitted on the way to the law that was asked for.
+    classical = fit_classical(design, replace(plan, held={}))
     laws = [(classical, plainest, 0.0)]
     if not classical.outcome.converged:
         return laws

@@ -50,7 +50,10 @@ def judge_precisions(model: RowModel, rows: Rows, theta: Mapping[str, Any], keep
         return jnp.sqrt(jnp.maximum(square(theta, row), TINY))
 
     if "errors" not in keeps:
-        each = lambda theta, data, weight, state: ({}, {"away": jax.vmap(lambda row: away(theta, row))(data)}, None)
+
+        def each(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            return {}, {"away": jax.vmap(lambda row: away(theta, row))(data)}, None
+
         keeps["errors"] = ChunkPass(one_thread(each))
     errors = keeps["errors"]
     place = {name: start[name] for name in model.start if name not in ours}

@@ -34,6 +34,7 @@ NODES = 31
 LEAST = 1e-6
 # A heavy-tailed core must do better than a normal one with a wide part by so many nats: few rows cannot tell them apart.
 HEAVY_MARGIN = 5.0
+CENTRAL = 0.05
 # Rows elsewhere that are judged by a core and a wide part are brought into memory if they are no more than these.
 JUDGED = 1 << 18
 # A law with less than this probability is ruled out.
@@ -158,6 +159,8 @@ def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = 
         from scipy.special import ndtr
 
         score, variance = best.score()
+        # Next to the centre a score has a corner, and what it says does not depend on the estimates.
+        variance = np.where(score < CENTRAL, 0.0, variance)
         # A row that took part in the estimates pulled them to itself; one that did not is as far as it looks, and more.
         inside = 1.0 if best.probability is None else 1.0 - best.probability
         tail = 2.0 * ndtr(-score / np.sqrt(np.maximum(1.0 + (1.0 - 2.0 * inside) * variance, LEAST)))

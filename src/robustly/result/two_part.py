@@ -160,7 +160,8 @@ class TwoPart:
             log_odds, slope = by_row["odds"], by_row["slope"]
             covariance = np.linalg.pinv(-curve)
             theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(best.vector)).items()}
-        score = None if self.tails is None else lambda: scores_at(self.tails, theta_of, best.vector, covariance)
+        tails, vector = self.tails, best.vector
+        score = None if tails is None else lambda: scores_at(tails, theta_of, vector, covariance)
         if not self.wide:
             return Candidate(f"{self.name} alone", best.value, curve, score=score, margin=self.margin)
         variance = np.einsum("ni,ij,nj->n", slope, covariance, slope)
@@ -218,14 +219,14 @@ def judge_measurements(
 
     normal = lambda theta: 2.0 * stats.norm.sf(standardised(theta))
     student = lambda theta: 2.0 * stats.t(theta["dof"]).sf(standardised(theta))
-    logs = lambda theta, *names: (jnp.log(theta[name]) for name in names)
+    log = lambda theta, name: jnp.log(theta[name])
     scale = {} if "scale" in fixed else {"scale": limit.positive}
     common: dict[str, Any] = {"fixed": fixed, "keeps": keeps, "prior": prior}
     wide = [{**start, "width": 5.0} for start in starts]
     candidates = [
         TwoPart(
             "a core of Normal rows",
-            lambda theta, row: (normal_parts(away(theta, row), *logs(theta, "scale"), 0.0)[0],) * 2,
+            lambda theta, row: (normal_parts(away(theta, row), log(theta, "scale"), 0.0)[0],) * 2,
             starts[-1:],
             {**constraints, **scale},
             {},
@@ -235,7 +236,7 @@ def judge_measurements(
         ),
         TwoPart(
             "a core of Normal rows",
-            lambda theta, row: normal_parts(away(theta, row), *logs(theta, "scale", "width")),
+            lambda theta, row: normal_parts(away(theta, row), log(theta, "scale"), log(theta, "width")),
             wide,
             {**constraints, **scale},
             {"width": WIDTHS_OF_MEASUREMENTS},
@@ -244,7 +245,9 @@ def judge_measurements(
         ),
         TwoPart(
             "a core with heavy tails (Student t)",
-            lambda theta, row: student_parts(away(theta, row), *logs(theta, "scale", "dof", "width"), log_student),
+            lambda theta, row: student_parts(
+                away(theta, row), log(theta, "scale"), log(theta, "dof"), log(theta, "width"), log_student
+            ),
             [{**wide[0], "dof": 4.0}],
             {**constraints, **scale, "dof": limit.positive},
             {"width": WIDTHS_OF_MEASUREMENTS, "dof": DOF},
