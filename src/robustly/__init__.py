@@ -45,6 +45,7 @@ _HOMES = {
     "RobustLogisticRegression": "glm.estimators",
     "RobustPoissonRegression": "glm.estimators",
     "compare": "comparison",
+    "parquet": "rows.parquet",
     "anova": "comparison",
     "RobustLDA": "topics",
     "RobustGaussianMixture": "mixture",

@@ -17,12 +17,13 @@ sums with a constant added to each distance and each log density, so it is read 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from scipy.special import digamma, gammaln, polygamma
+from scipy.stats import chi2
 
 from robustly._runtime.threads import on_one_thread
 from robustly.model.scale_matrices import log_det_factors
@@ -163,22 +164,59 @@ def block_size(kernel: Densities) -> int:
 
 def collect(X: np.ndarray | Rows, kernel: Densities, *, fit_dof: bool) -> MixtureSums:
     """All sums that one step of the fit needs, over rows in memory or in any store."""
-    rows = X if isinstance(X, Rows) else in_blocks(X, kernel)
-    rates = DofRates(kernel.dofs, kernel.means.shape[1]) if fit_dof else None
-    own = threading.local()  # a block's arrays are used again for the next, by the same thread
-
-    def sum_chunk(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        if not hasattr(own, "over"):
-            own.over = Pass(kernel, block_size(kernel))
-        return sum_block(own.over, np.ascontiguousarray(data[0].T), rates), {}, None
-
-    found = rows.map(sum_chunk, None).sums
+    found = in_blocks(X, kernel).map(BlockPass(_block_sums), (kernel, fit_dof)).sums
     return MixtureSums(**{**found, "log_likelihood": float(found["log_likelihood"])})
 
 
-def in_blocks(X: np.ndarray, kernel: Densities) -> ArrayRows:
+class BlockPass:
+    """A pass over blocks; theta is (what rows are seen by, what else is asked), and `look` gives sums and values by row.
+
+    A block's arrays are used again for the next, by the same thread, as long as the components are the same.
+    """
+
+    def __init__(self, look: Callable[[Pass, np.ndarray, Any], tuple[dict[str, Any], dict[str, Any]]]) -> None:
+        self.look = look
+
+    def __reduce__(self) -> Any:
+        return BlockPass, (self.look,)
+
+    def __call__(self, theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        kernel, asked = theta
+        if getattr(_own, "kernel", None) is not kernel:
+            _own.kernel, _own.over = kernel, Pass(kernel, block_size(kernel))
+        sums, by_row = self.look(_own.over, np.ascontiguousarray(data[0].T), asked)
+        return sums, by_row, None
+
+
+_own = threading.local()
+
+
+def _block_sums(over: Pass, columns: np.ndarray, fit_dof: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    kernel = over.kernel
+    return sum_block(over, columns, DofRates(kernel.dofs, kernel.means.shape[1]) if fit_dof else None), {}
+
+
+def _block_seen(over: Pass, columns: np.ndarray, spread: np.ndarray | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    density, distance, _ = over.look(columns)
+    label = density.argmax(axis=0)
+    nearest = (distance if spread is None else distance / spread[:, None]).min(axis=0)
+    own = np.take_along_axis(distance, label[None], axis=0)[0]
+    tail = chi2(over.dim).sf(nearest)
+    return {}, {"label": label, "tail": tail, "own": own, "evidence": shares(density)[0]}
+
+
+def _block_densities(over: Pass, columns: np.ndarray, asked: None) -> tuple[dict[str, Any], dict[str, Any]]:
+    return {}, {"density": over.look(columns)[0].T.copy()}
+
+
+def in_blocks(X: np.ndarray | Rows, kernel: Densities) -> Rows:
     """A table as rows in blocks that suit the components."""
-    return ArrayRows((X,), np.broadcast_to(1.0, len(X)), block_size(kernel), ("X",), padded=False)
+    return (X if isinstance(X, Rows) else as_rows(X)).cut_into(block_size(kernel))
+
+
+def as_rows(X: np.ndarray) -> ArrayRows:
+    """A table as rows that all count once."""
+    return ArrayRows((X,), np.broadcast_to(1.0, len(X)), labels=("X",), padded=False)
 
 
 def sum_block(
@@ -267,43 +305,22 @@ class RowsSeen:
 
     evidence: np.ndarray
     """Log density, (n,)."""
-    nearest: np.ndarray
-    """Squared distance from the nearest component, as `spread` measures it, (n,)."""
+    tail: np.ndarray
+    """How probable a row at least as far from the nearest component is, if its core is as wide as `spread` says, (n,)."""
     label: np.ndarray
     """The most probable component, (n,)."""
+    own: np.ndarray
+    """Squared distance from the most probable component, (n,)."""
 
 
 @on_one_thread
-def see(X: np.ndarray, kernel: Densities, spread: np.ndarray | None = None) -> RowsSeen:
-    """Evidence, label and least distance of every row; distances from component k are divided by ``spread[k]``."""
-    over = Pass(kernel, len(X))
-    found = RowsSeen(np.empty(len(X)), np.empty(len(X)), np.empty(len(X), dtype=np.int64))
-    per = np.ones((len(kernel.means), 1)) if spread is None else spread[:, None]
-    for part, columns in over.blocks(X):
-        density, distance, _ = over.look(columns)
-        found.label[part] = density.argmax(axis=0)
-        found.nearest[part] = (distance / per).min(axis=0)
-        found.evidence[part] = shares(density)[0]
-    return found
+def see(X: np.ndarray | Rows, kernel: Densities, spread: np.ndarray | None = None) -> RowsSeen:
+    """Evidence, label and tail of every row; squared distances from component k are divided by ``spread[k]``."""
+    found = in_blocks(X, kernel).map(BlockPass(_block_seen), (kernel, spread)).by_unit
+    return RowsSeen(found["evidence"], found["tail"], found["label"], found["own"])
 
 
 @on_one_thread
-def distances_to_own(X: np.ndarray, kernel: Densities) -> tuple[np.ndarray, np.ndarray]:
-    """The most probable component of each row and the squared distance from it."""
-    over = Pass(kernel, len(X))
-    label, own = np.empty(len(X), dtype=np.int64), np.empty(len(X))
-    for part, columns in over.blocks(X):
-        density, distance, _ = over.look(columns)
-        label[part] = density.argmax(axis=0)
-        own[part] = np.take_along_axis(distance, label[part][None], axis=0)[0]
-    return label, own
-
-
-@on_one_thread
-def log_densities(X: np.ndarray, kernel: Densities) -> np.ndarray:
+def log_densities(X: np.ndarray | Rows, kernel: Densities) -> np.ndarray:
     """Log density of every row under every component, weights included, (n, K)."""
-    over = Pass(kernel, len(X))
-    found = np.empty((len(X), len(kernel.means)))
-    for part, columns in over.blocks(X):
-        found[part] = over.look(columns)[0].T
-    return found
+    return in_blocks(X, kernel).map(BlockPass(_block_densities), (kernel, None)).by_unit["density"]

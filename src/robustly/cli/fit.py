@@ -9,6 +9,7 @@ import typer
 
 from robustly.cli import options as opt
 from robustly.cli.request import MOST_MOVED, RegressionRequest, about, counting, read_request, with_lines
+from robustly.errors import DataError
 from robustly.rows.paths import refuse_missing_file
 
 if TYPE_CHECKING:
@@ -38,16 +39,46 @@ def fit_command(
     delimiter: opt.Delimiter = None,
     encoding: opt.Encoding = "utf-8",
     decimal: opt.Decimal = ".",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Fit on a local Dask cluster of so many processes.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Fit on the Dask cluster with this scheduler's address.")
+    ] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="A folder from which the same command goes on after it was killed.")
+    ] = None,
 ) -> None:
     """Fit a robust regression to DATA and show it beside the classical one, with the rows that made the difference.
 
     A formula with a bar, such as "visits ~ age + (1 | clinic)", is a mixed model: groups have effects of their own.
+    A folder of Parquet files or a pattern such as 'data/*.parquet' is read piece by piece, whatever its size.
     """
-    refuse_missing_file(data)
     from robustly.cli import terminal
+    from robustly.cli.stored import StoredFit
 
     terminal.refuse_unwritable(report, save, reads=(data,))
     columns = opt.row_options(weights, offset, exposure, trials, alpha, na)
+    stored = StoredFit(
+        data,
+        formula,
+        family,
+        columns,
+        local.value,
+        prior.value,
+        dof,
+        fdr,
+        max_iter,
+        workers,
+        scheduler,
+        checkpoint,
+    )
+    if stored.is_needed:
+        if report is not None:
+            raise DataError("--report needs the rows in memory: name a single file, without --workers or --checkpoint.")
+        stored.run(save=save, as_json=as_json)
+        return
+    refuse_missing_file(data)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal, max_iter)
     if asked.has_groups:
         from robustly.cli.groups import fit_groups

@@ -76,10 +76,7 @@ class RegressionRequest:
 
         if not 0 < fdr < 1:
             raise DataError(f"--fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
-        try:
-            degrees = None if dof == "fit" else dof if dof == "auto" else float(dof)
-        except ValueError:
-            raise DataError(f'--dof is a number above 0, or "fit" to estimate it, or "auto"; got {dof!r}.') from None
+        degrees = degrees_of(dof)
         own = None if local == "none" else local
         with told():
             classical = self.fit(None)
@@ -115,6 +112,14 @@ def read_request(
         for name in sorted(asked.computed & set(table.frame.columns)):
             refuse_texts(table.frame[name], name)
     return RegressionRequest(table, formula, family, columns, asked.reads, max_iter)
+
+
+def degrees_of(dof: str) -> float | str | None:
+    """Degrees of freedom as they were typed; None to fit them."""
+    try:
+        return None if dof == "fit" else dof if dof == "auto" else float(dof)
+    except ValueError:
+        raise DataError(f'--dof is a number above 0, or "fit" to estimate it, or "auto"; got {dof!r}.') from None
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from robustly.fit.outcome import Outcome, Stop, warn_unless_converged
 from robustly.fit.problem import Found
 from robustly.fit.search import search
 from robustly.result.fit import Fit
+from robustly.rows.anywhere import in_memory_if_stored
 from robustly.rows.distinct import Table, make_table
 
 METHODS = ("direct", "em")
@@ -54,7 +55,7 @@ class ConjugatePair(PairDefinition):
         weights: ArrayLike | None,
         hyperprior: Mapping[str, Any] | None,
     ) -> Fit:
-        return fit_pair(self, make_table(columns, weights), method, hyperprior)
+        return fit_pair(self, make_table(columns, in_memory_if_stored(weights)), method, hyperprior)
 
 
 def fit_pair(pair: PairDefinition, table: Table, method: str, hyperprior: Mapping[str, Any] | None) -> Fit:

@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import DataError, SupportError
+from robustly.rows.anywhere import in_memory_if_stored
 from robustly.rows.arrays import make_rows
 
 
 def read_numbers(name: str, values: Any, *, rows: int | None = None) -> np.ndarray:
     """One number a row, finite; a single number stands for all rows when their count is known."""
+    values = in_memory_if_stored(values)
     if rows is not None and np.ndim(values) == 0:
         values = np.full(rows, values)
     (array,) = make_rows([values], [name]).data
@@ -26,7 +28,7 @@ def read_numbers(name: str, values: Any, *, rows: int | None = None) -> np.ndarr
 
 def read_matrix(name: str, values: Any, *, rows: int | None = None) -> np.ndarray:
     """A row of numbers a row, finite."""
-    (array,) = make_rows([values], [name]).data
+    (array,) = make_rows([in_memory_if_stored(values)], [name]).data
     if array.ndim == 1:
         array = array[:, None]
     if array.ndim != 2:

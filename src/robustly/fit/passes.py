@@ -9,6 +9,7 @@ back to the vector, by plain linear algebra, and only what happens within rows i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -36,8 +37,17 @@ Chunk = tuple[Sums, ByUnit, Any]
 class ChunkPass:
     """A pass in double precision, by whatever thread, that gives rows a state to begin with where they have none yet."""
 
-    def __init__(self, run: Callable[..., Chunk], begin: Callable[[Any, Data, int], Any] | None = None) -> None:
-        self.run, self.begin = run, begin
+    def __init__(
+        self,
+        run: Callable[..., Chunk],
+        begin: Callable[[Any, Data, int], Any] | None = None,
+        made_by: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
+    ) -> None:
+        self.run, self.begin, self.made_by = run, begin, made_by
+
+    def __reduce__(self) -> Any:
+        # What is compiled stays here; another process compiles its own.
+        return (ChunkPass, (self.run, self.begin)) if self.made_by is None else self.made_by
 
     def __call__(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         with double_precision():
@@ -56,14 +66,20 @@ class Passes:
         _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
         self._chosen: tuple[ChunkPass, bool] | None = None
         self._variance_scores: dict[tuple[int, ...], ChunkPass] = {}
-        self.values = self._compiled(self._values)
-        self.scores = self._compiled(self._scores)
-        self.posteriors = self._compiled(self._posteriors)
-        self.expected_curves = self._compiled(partial(self._beside_prior, self._expected_curves))
+        self.values = self._compiled(self._values, getattr, "values")
+        self.scores = self._compiled(self._scores, getattr, "scores")
+        self.posteriors = self._compiled(self._posteriors, getattr, "posteriors")
+        beside = partial(self._beside_prior, self._expected_curves)
+        self.expected_curves = self._compiled(beside, getattr, "expected_curves")
         self.log_hyperprior = jax.jit(self._log_hyperprior)
 
-    def _compiled(self, function: Callable[..., Chunk]) -> ChunkPass:
-        return ChunkPass(one_thread(function), lambda theta, data, count: self.begin(count))
+    def __reduce__(self) -> Any:
+        return passes, (self.model, self.approx)
+
+    def _compiled(self, function: Callable[..., Chunk], again: Callable[..., Any], what: Any) -> ChunkPass:
+        """Compiled for one thread; ``again(passes, what)`` gives the same in another process."""
+        begin = lambda theta, data, count: self.begin(count)
+        return ChunkPass(one_thread(function), begin, (again, (self, what)))
 
     def begin(self, count: int) -> np.ndarray:
         """The states of so many rows before the first pass."""
@@ -84,9 +100,16 @@ class Passes:
                 with double_precision():
                     first = tuple(jnp.asarray(a[0]) for a in rows.sample(1, 0).data)
                     by_moments = self._cut(jnp.asarray(self.model.parameters.start), first).size <= FEW_NUMBERS
-            chosen = self._curves_by_moments if by_moments else self._curves
-            self._chosen = self._compiled(partial(self._beside_prior, chosen)), by_moments
+            self._choose(by_moments)
+        assert self._chosen is not None
         return self._chosen
+
+    def _choose(self, by_moments: bool) -> ChunkPass:
+        if self._chosen is None:
+            chosen = self._curves_by_moments if by_moments else self._curves
+            compiled = self._compiled(partial(self._beside_prior, chosen), Passes._choose, by_moments)
+            self._chosen = compiled, by_moments
+        return self._chosen[0]
 
     def _cut(self, vector: Array, first: Any) -> Cut:
         """The few numbers by which parameters enter a row like this one."""
@@ -127,8 +150,8 @@ class Passes:
             return jax.lax.map(along, jnp.eye(v.shape[0]))
 
         curve = jax.lax.cond(curved, columns, lambda v: jnp.zeros((v.shape[0], v.shape[0])), vector)
-        by_row = {"evidence": evidence, "integration_error": jnp.zeros_like(evidence)}
-        return {"value": value, "slope": slope, "curve": curve}, by_row, state
+        sums = {"value": value, "slope": slope, "curve": curve, "integration_error": jnp.zeros(())}
+        return sums, {"evidence": evidence}, state
 
     def _curves_by_moments(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         """Evidence, slope and curvature from posterior moments, in the few numbers by which parameters enter a row."""
@@ -167,14 +190,16 @@ class Passes:
         curve = jnp.einsum("nzkp,nzkq->pq", bends, jnp.einsum("nzkl,nzlq->nzkq", square, bends))
         curve = curve + bent - (weight[:, None] * score).T @ score
         sums = {"value": weighed(weight, evidence), "slope": weight @ score, "curve": curve}
-        return sums, {"evidence": evidence, "integration_error": integration_error}, state
+        return {**sums, "integration_error": weighed(weight, integration_error)}, {"evidence": evidence}, state
 
     # ------------------------------------------------------------------ other questions
 
     def _scores(self, vector: Array, data: Data, weight: Array, state: Array) -> Chunk:
         state = self.find_modes(vector, data, state)
         each = jax.vmap(jax.grad(lambda v, row, s: self.approx.evidence(self.model, v, row, s)), (None, 0, 0))
-        return {}, {"score": each(vector, data, state)}, state
+        score = each(vector, data, state)
+        counted = jnp.where(weight[:, None] > 0, score, 0.0)
+        return {"meat": (counted * weight[:, None]).T @ counted}, {"score": score}, state
 
     def variance_scores(self, place: tuple[int, ...]) -> ChunkPass:
         """The pass of the score test for a variance of common values, which stand at these places of the vector."""
@@ -194,7 +219,7 @@ class Passes:
             counted = lambda values: jnp.einsum("n,nij->ij", weight, values)
             return {"score": counted(each), "size": counted(jnp.abs(each))}, {}, state
 
-        self._variance_scores[place] = self._compiled(chunk)
+        self._variance_scores[place] = self._compiled(chunk, Passes.variance_scores, place)
         return self._variance_scores[place]
 
     def _posteriors(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
@@ -283,6 +308,9 @@ class RowKernel:
         self.samplers: dict[Any, dict[Any, Any]] = {}
         """Compiled samplers of posteriors, by what else they depend on."""
 
+    def __reduce__(self) -> Any:
+        return row_kernel, (self.model, self.approx)
+
     def by_row(self, function: Callable[..., Any], numbers: tuple[Array, ...], *more: Any) -> Callable[..., Any]:
         """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs."""
         axes = tuple(0 if np.ndim(number) else None for number in numbers)
@@ -363,7 +391,7 @@ def view_pass(view: View, curves: Callable[..., tuple[Any, Any, Any, Any]], kern
         # A warm start needs no more digits, and this is the one thing kept by row from pass to pass.
         return sums, {"evidence": value}, None if state is None else np.asarray(state).astype(np.float32)
 
-    return ChunkPass(run, begin)
+    return ChunkPass(run, begin, (view_pass, (view, curves, kernel)))
 
 
 def view_values(view: View, kernel: RowKernel) -> ChunkPass:
@@ -378,4 +406,30 @@ def view_values(view: View, kernel: RowKernel) -> ChunkPass:
             total = np.where(weight > 0, weight * np.asarray(value), 0.0).sum()
         return {"value": total}, {"evidence": value}, np.asarray(state).astype(np.float32)
 
-    return ChunkPass(run, begin)
+    return ChunkPass(run, begin, (view_values, (view, kernel)))
+
+
+@dataclass(frozen=True, eq=False)
+class KernelPass:
+    """A pass over what the kernel says of rows: ``run(numbers, row, state)``, and what ``finish(data, weight, found)`` makes of it.
+
+    Without `finish` it comes by row, under the numbers of its parts.
+    """
+
+    view: View
+    kernel: RowKernel
+    run: Callable[..., Any]
+    more: tuple[Any, ...] = ()
+    finish: Callable[[Data, np.ndarray, tuple[Any, ...]], dict[str, Any]] | None = None
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+        with double_precision(), np.errstate(all="ignore"):
+            numbers, _ = self.view.enter(theta, data)
+            row = self.view.seen(data)
+            if state is None:
+                state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(weight))
+            found = self.run(numbers, row, np.asarray(state, dtype=np.float32), *self.more)
+            found = found if isinstance(found, tuple) else (found,)
+            if self.finish is None:
+                return {}, {str(i): part for i, part in enumerate(found)}, None
+            return self.finish(data, weight, tuple(np.asarray(part) for part in found)), {}, None

@@ -23,7 +23,7 @@ from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import ChunkPass, Passes, RowKernel, passes, row_kernel, view_pass, view_values, with_prior
 from robustly.model.row import RowModel, View
 from robustly.rows.arrays import ArrayRows
-from robustly.rows.store import ByUnit, Rows, Slot
+from robustly.rows.store import ByUnit, Rows, Slot, Sums
 
 # An estimated integration error above this share of the log likelihood makes a fit use more points.
 TOLERATED = 1e-6
@@ -42,9 +42,10 @@ CLIMBED = 4
 Entering = Callable[[Any, Any], tuple[Any, Any, Any]]
 
 
-def in_memory(rows: Rows) -> ArrayRows:
+def in_memory(anywhere: Rows) -> ArrayRows:
     """Rows that posteriors can be drawn from."""
-    if not isinstance(rows, ArrayRows):
+    rows = anywhere.here
+    if rows is None:
         raise ModelError("posterior draws need rows in memory. Fit a sample of the rows and draw from that fit.")
     if any(not isinstance(a[:1], np.ndarray) for a in rows.data):
         raise ModelError("posterior draws need a dense matrix of columns; give X.toarray() if it fits into memory.")
@@ -123,6 +124,7 @@ class EvidenceProblem(Problem):
     def __init__(self, rows: Rows) -> None:
         self.rows = rows
         self.slot = Slot()
+        self.seen_sums: Sums = {}
         self.by_unit: ByUnit = {}
         self.seen_at: np.ndarray | None = None
 
@@ -160,7 +162,7 @@ class EvidenceProblem(Problem):
             mapped = self.rows.map(chunk_pass, theta, keep=self.slot, into=ahead)
             found = self._look(vector, mapped.sums)
         if np.isfinite(found.value) or not self.by_unit:
-            self.by_unit, self.seen_at = mapped.by_unit, np.array(vector)
+            self.seen_sums, self.by_unit, self.seen_at = mapped.sums, mapped.by_unit, np.array(vector)
         if np.isfinite(found.value):
             self.slot = ahead
         return found if effort is not Effort.SLOPE else found._replace(curve=None)
@@ -334,7 +336,7 @@ class RowProblem(EvidenceProblem):
         approx = self.passes.approx
         if self.chosen or not isinstance(approx, Quadrature) or approx.nodes >= FINEST:
             return None
-        off = float(self.rows.weight @ self.by_unit["integration_error"])
+        off = float(self.seen_sums["integration_error"])
         if off <= TOLERATED * max(1.0, abs(found.value)):
             return None
         finer = type(self)(self.model, self.rows, Quadrature(2 * approx.nodes - 1))

@@ -21,7 +21,7 @@ from robustly.fit.problem import EvidenceProblem, Found
 
 # Above this many rows the search first runs on a sample; the full rows then need only a few passes.
 MANY_ROWS = 30_000
-SHARE, FEWEST = 16, 8192
+SHARE, FEWEST, MOST = 16, 8192, 1 << 17
 # The fit of a sample is a start: closer than this (in nats) to its top is far closer than it is to that of all rows.
 SAMPLE_RTOL = 1e-3
 Report = Callable[[dict[str, Any]], None]
@@ -67,7 +67,7 @@ def search(
 
 def _fit_of_sample(problem: EvidenceProblem, stop: Stop) -> Found | None:
     """A rough fit to some of the rows, whose own start may be the fit to some of those."""
-    sample = problem.rows.sample(max(len(problem.rows) // SHARE, FEWEST), 0)
+    sample = problem.rows.sample(min(max(len(problem.rows) // SHARE, FEWEST), MOST), 0)
     if not np.any(sample.weight > 0):
         return None
     found = search(problem.on(sample), Stop(max(stop.rtol, SAMPLE_RTOL), stop.max_steps))

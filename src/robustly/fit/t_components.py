@@ -24,6 +24,7 @@ from scipy.special import digamma, polygamma
 
 from robustly.approx.t_rows import Densities, MixtureSums, collect
 from robustly.model import scale_matrices
+from robustly.rows.store import Rows
 
 LEAST_DOF, LARGEST_DOF = 0.1, 1000.0
 # What scikit-learn adds to the rows of a component, so that an empty one divides by something.
@@ -78,7 +79,7 @@ class ComponentsRun:
 
 
 def run_ecm(
-    X: np.ndarray, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None
+    X: np.ndarray | Rows, start: Components, rules: Rules, report: Callable[[int, float], None] | None = None
 ) -> ComponentsRun:
     """Climb from `start` until the mean log-likelihood moves by less than ``rules.tol``."""
     n, held = len(X), start

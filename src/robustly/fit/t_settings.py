@@ -11,6 +11,7 @@ import numpy as np
 from robustly.errors import ModelError
 from robustly.fit.t_start import column_spread
 from robustly.model.scale_matrices import KINDS
+from robustly.rows.store import Rows
 
 RELATIVE_FLOOR = 1e-6
 # Squares of larger numbers overflow when they are added up.
@@ -37,11 +38,11 @@ def is_real_number(value: Any) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value))
 
 
-def floor_of(X: np.ndarray, kind: str, reg_covar: float | None) -> np.ndarray:
-    """What is added to the variances of each column."""
+def floor_of(X: np.ndarray | Rows, dim: int, kind: str, reg_covar: float | None) -> np.ndarray:
+    """What is added to the variances of each of `dim` columns."""
     if reg_covar is not None:
-        return np.full(X.shape[1], float(reg_covar))
+        return np.full(dim, float(reg_covar))
     variance = column_spread(X) ** 2
     if kind == "spherical":
-        variance = np.full(X.shape[1], np.median(variance))
+        variance = np.full(dim, np.median(variance))
     return RELATIVE_FLOOR * variance

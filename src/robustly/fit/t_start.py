@@ -18,9 +18,12 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from robustly.errors import ModelError
 from robustly.fit.t_components import EMPTY, Components, Rules, run_ecm
 from robustly.model import scale_matrices
+from robustly.rows.store import Rows, sample_places
 
 STARTS = ("robust", "kmeans", "k-means++", "random", "random_from_data")
 TRIES, SAMPLE, TRIMMED = 12, 3000, 0.1
+# Rows that tell scales and a rough start, where there are more.
+MANY = 1 << 17
 FIRST_STEPS, FIRST_DOF = 40, 4.0
 # Least variance of a component in any direction, beside the variance of all rows in that direction.
 FLAT = 1e-4
@@ -28,8 +31,9 @@ FLAT = 1e-4
 SPARSE = 0.2
 
 
-def column_spread(X: np.ndarray) -> np.ndarray:
+def column_spread(X: np.ndarray | Rows) -> np.ndarray:
     """A scale for each column that outliers do not move: quartiles, else the standard deviation, else the size; never 0."""
+    X = some_rows(X)
     low, high = np.quantile(X, [0.25, 0.75], axis=0)
     spread = (high - low) / 1.349
     # Unit-free: a column is constant when it varies by less than its last digits.
@@ -43,8 +47,30 @@ def column_spread(X: np.ndarray) -> np.ndarray:
     return np.where(varies, spread, np.maximum(fallback, np.finfo(float).tiny ** 0.25))
 
 
+def some_rows(X: np.ndarray | Rows) -> np.ndarray:
+    """The rows, or of many a sample of them: the same ones wherever they live."""
+    if isinstance(X, Rows):
+        return X.sample(MANY, 0).data[0]
+    return X if len(X) <= MANY else X[sample_places(MANY, len(X), 0)]
+
+
+def _rows_at(X: np.ndarray | Rows, place: np.ndarray) -> np.ndarray:
+    """Rows by their numbers, in the order drawn."""
+    if not isinstance(X, Rows):
+        return X[place]
+    order = np.argsort(place)
+    found = X.take(place[order]).data[0]
+    return found[np.argsort(order)]
+
+
 def make_start(
-    X: np.ndarray, size: int, how: str, rules: Rules, random: np.random.RandomState, given: dict[str, Any], dof: float
+    X: np.ndarray | Rows,
+    size: int,
+    how: str,
+    rules: Rules,
+    random: np.random.RandomState,
+    given: dict[str, Any],
+    dof: float,
 ) -> Components:
     """Components to climb from; values in `given` (weights, means, precisions) replace those found."""
     if how == "robust":
@@ -55,6 +81,8 @@ def make_start(
             else _around_means(X, given["means"], rules, dof)
         )
     else:
+        if isinstance(X, Rows):
+            raise ModelError(f'init_params="{how}" needs rows in memory; "robust" and means_init take them anywhere.')
         found = from_shares(X, _shares(X, size, how, random), rules, dof)
     return with_given(found, given)
 
@@ -113,19 +141,21 @@ def _shares(X: np.ndarray, size: int, how: str, random: np.random.RandomState) -
     return share
 
 
-def _around_means(X: np.ndarray, means: np.ndarray, rules: Rules, dof: float) -> Components:
+def _around_means(X: np.ndarray | Rows, means: np.ndarray, rules: Rules, dof: float) -> Components:
+    X = some_rows(X)
     labels = _nearest(X / column_spread(X), means / column_spread(X))[0]
     return from_shares(X, np.eye(len(means))[labels], rules, dof)
 
 
-def body(X: np.ndarray, rules: Rules) -> Components:
+def body(X: np.ndarray | Rows, rules: Rules) -> Components:
     """All rows as one component with heavy tails: where they are and how they spread, whatever the outliers do."""
+    X = some_rows(X)
     start = from_shares(X, np.ones((len(X), 1)), rules, FIRST_DOF)
     return run_ecm(X, start, replace(rules, fit_dof=False, tol=1e-4, max_iter=FIRST_STEPS)).components
 
 
-def _robust(X: np.ndarray, size: int, rules: Rules, random: np.random.RandomState, dof: float) -> Components:
-    rows = X if len(X) <= SAMPLE else X[random.choice(len(X), SAMPLE, replace=False)]
+def _robust(X: np.ndarray | Rows, size: int, rules: Rules, random: np.random.RandomState, dof: float) -> Components:
+    rows = some_rows(X) if len(X) <= SAMPLE else _rows_at(X, random.choice(len(X), SAMPLE, replace=False))
     everyone = body(rows, rules)
     if size == 1:
         return replace(everyone, dofs=np.full(1, dof))

@@ -21,10 +21,12 @@ from robustly.glm.grouped.result import mixed_of
 from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import GLMPredictive
 from robustly.glm.result import regression_of
+from robustly.glm.stored import stored_design, stored_predictor
 from robustly.model.linear import Design, Given, read_design, read_offset
 from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved
+from robustly.rows.anywhere import as_stored
 from robustly.rows.groups import group_rows
 from robustly.rows.labels import (
     RowLabels,
@@ -35,6 +37,7 @@ from robustly.rows.labels import (
     taken,
     used_rows,
 )
+from robustly.rows.stored import Stored
 
 
 @with_parameters
@@ -61,6 +64,26 @@ class GLMEstimator(BaseEstimator):
         own = self.get_params(deep=False)
         passed = ("local", "prior", "approx", "solver", "hyperprior", "dof", "spread", "tol", "max_iter", "x_weights")
         return {name: own[name] for name in passed if name in own}
+
+    def _stored_design(
+        self,
+        X: Stored,
+        y: Any,
+        sample_weight: Any,
+        offset: Any,
+        exposure: Any,
+        trials: Any,
+        classes: tuple[Any, ...] = (),
+    ) -> Design:
+        """Columns that are not in memory: what goes along with them are names of columns, or columns of the same rows."""
+        given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
+        design = stored_design(X, y, given, intercept=self.fit_intercept, ridge=self.alpha, classes=classes)
+        self.n_features_in_ = design.width
+        self.feature_names_in_ = np.array(design.terms[int(design.intercept) :], dtype=object)
+        return design
+
+    def _names_in(self) -> list[str]:
+        return [str(name) for name in getattr(self, "feature_names_in_", ())]
 
     def _design(
         self, X: Any, y: Any, sample_weight: Given, offset: Given, exposure: Given, trials: Given = None
@@ -110,6 +133,10 @@ class GLMEstimator(BaseEstimator):
         return validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=True, reset=False)
 
     def _predictor(self, X: Any, offset: Given = None, exposure: Given = None) -> np.ndarray:
+        stored = as_stored(X)
+        if stored is not None:
+            check_is_fitted(self)
+            return stored_predictor(stored, self._names_in(), regression_of(self.result_).fitted, offset, exposure)
         matrix = self._matrix(X)
         return regression_of(self.result_).fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
 
@@ -126,6 +153,8 @@ class GLMEstimator(BaseEstimator):
         if groups is not None:
             raise DataError("groups= came, but the model was fitted without groups. Leave it out, or fit with groups=.")
         regression_of(self.result_).refuse_forgotten({"offset": offset, "exposure": exposure, "trials": trials})
+        if as_stored(X) is not None:
+            raise DataError("predictions of rows that are not in memory are means: predict(X) gives them.")
         fitted, matrix = regression_of(self.result_).fitted, self._matrix(X)
         m = fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
         counted = None if trials is None else np.broadcast_to(np.asarray(trials, dtype=float), m.shape)
@@ -224,14 +253,18 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         offset: Given = None,
         exposure: Given = None,
         groups: Any = None,
+        checkpoint: Any = None,
     ) -> Self:
         """Fit to rows `X` (n, d), dense, sparse or a frame, and responses `y` (n,).
+
+        Of rows in Parquet files, `X` is ``rb.parquet(path, columns=[…])`` and `y` the name of a column; so are the others.
+        `checkpoint` names a folder from which the same call goes on after its process was killed.
 
         `sample_weight` says how often each row counts, `offset` is added to the predictor, the log of `exposure` too. With
         `groups`, one label a row, the rows of a group share an effect: it is the group that has a predictor of its own, under
         the law that `prior` names, and rows keep what is left of `local` (Student-t errors, wrong labels).
         """
-        return self._fit(X, y, sample_weight, offset, exposure, groups=groups)
+        return self._fit(X, y, sample_weight, offset, exposure, groups=groups, checkpoint=checkpoint)
 
     def _fit(
         self,
@@ -242,15 +275,23 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         exposure: Given,
         trials: Given = None,
         groups: Any = None,
+        checkpoint: Any = None,
     ) -> Any:
         refuse_no_response(y)
-        family = self._family()
+        family, stored = self._family(), as_stored(X)
+        if groups is not None and (stored is not None or checkpoint is not None):
+            raise DataError("groups= needs rows in memory, and takes no checkpoint.")
+        if stored is not None:
+            there = self._stored_design(stored, y, sample_weight, offset, exposure, trials)
+            needs = given_by_row(offset=offset, exposure=exposure, trials=trials)
+            keep_fit(self, fit_glm(there, family, needs=needs, checkpoint=checkpoint, **self._options()))
+            return self
         design, labels = self._design(X, response_of(X, y, family), sample_weight, offset, exposure, trials)
         given = given_by_row(offset=offset, exposure=exposure, trials=trials)
         if groups is not None:
             keep_fit(self, self._fit_groups(design, family, groups, labels))
             return self
-        keep_fit(self, fit_glm(design, family, needs=given, labels=labels, **self._options()))
+        keep_fit(self, fit_glm(design, family, needs=given, labels=labels, checkpoint=checkpoint, **self._options()))
         return self
 
     def _fit_groups(self, design: Design, family: Family, groups: Any, labels: RowLabels) -> Fit:
@@ -286,6 +327,11 @@ class RowRegressor(RegressorMixin, GLMEstimator):
             groups: of a model with groups, the label of each row's group; without them, and for labels that were not fitted,
                 rows are of new groups.
         """
+        stored = as_stored(X)
+        if stored is not None:
+            check_is_fitted(self)
+            fitted, asked = regression_of(self.result_).fitted, self.predict_kind if kind is None else kind
+            return stored_predictor(stored, self._names_in(), fitted, offset, exposure, asked)
         return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, groups=groups))
 
     def _expected(self, kind: str | None, predictive: GLMPredictive) -> np.ndarray:
@@ -300,12 +346,8 @@ class RowRegressor(RegressorMixin, GLMEstimator):
 
 
 def of_kind(kind: str, predictive: GLMPredictive) -> np.ndarray:
-    """The expected response by the name of its kind; ``"marginal"`` is the name of the mean in 0.1."""
-    if kind in ("mean", "marginal"):
-        return predictive.mean
-    if kind == "typical":
-        return predictive.typical
-    raise DataError(f'kind takes "mean" (over all rows) or "typical" (a row in the middle); got {kind!r}.')
+    """The expected response by the name of its kind."""
+    return predictive.of_kind(kind)
 
 
 def given_by_row(**given: Any) -> tuple[str, ...]:

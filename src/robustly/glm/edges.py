@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from robustly.glm.local import (
 from robustly.glm.normal_edges import NoiseEdges, PrecisionEdges
 from robustly.glm.regression import Climb, Edges, Plan, Regression, begun_with
 from robustly.model.linear import Design
+from robustly.rows.store import Data
 
 # Beyond these spreads the search ends: e³⁰ either way is no longer a regression, and 1e-4 is none.
 NARROWEST, WIDEST = 1e-4, 30.0
@@ -104,10 +106,14 @@ class NoSpread(ClassicalLimit):
         law, problem = self.problem.plan.law, self.found.problem
         assert isinstance(problem, Regression)
         place = 1 + problem.plan.law.names.index(law.family.nuisance[0]) if isinstance(law, LocalDispersion) else 0
-        slope, curve = problem.curves_by_row(self.found.vector)
-        bend = curve[:, pairs(slope.shape[1]).index((place, place))]
-        weight = problem.rows.weight
-        return float(weight @ (slope[:, place] ** 2 + bend)), float(weight @ bend**2)
+        diagonal = pairs(place + 1).index((place, place))
+
+        def scored(data: Data, weight: np.ndarray, found: tuple[Any, ...]) -> dict[str, Any]:
+            slope, bend = found[1], found[2][:, diagonal]
+            return {"score": weight @ (slope[:, place] ** 2 + bend), "size": weight @ bend**2}
+
+        sums = problem.added_by_row(scored, self.found.vector)
+        return float(sums["score"]), float(sums["size"])
 
     def rules_out(self) -> bool:
         law = self.problem.plan.law

@@ -145,12 +145,13 @@ class RobustGLM(RowRegressor, OwnPredictors):
         exposure: Given = None,
         trials: Given = None,
         groups: Any = None,
+        checkpoint: Any = None,
     ) -> Self:
         """Fit to rows `X` (n, d) and responses `y`; `trials` for counts of successes, or `y` of two columns.
 
         `groups` as in the other regressions: the rows of a group share an effect.
         """
-        return self._fit(X, y, sample_weight, offset, exposure, trials, groups)
+        return self._fit(X, y, sample_weight, offset, exposure, trials, groups, checkpoint)
 
     def predict(
         self,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from robustly.errors import IdentifiabilityWarning, ModelError
+from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.problem import Found
 from robustly.glm.asked import LocalChoice, law_of
@@ -27,6 +28,7 @@ from robustly.glm.solvers import by_em, by_map
 from robustly.model.linear import Design
 from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels
+from robustly.rows.store import Data
 
 
 def by_newton(design: Design, plan: Plan) -> Found:
@@ -55,20 +57,27 @@ def fit_glm(
     classical: Fit | None = None,
     needs: Sequence[str] = (),
     labels: RowLabels | None = None,
+    checkpoint: Any = None,
 ) -> Fit:
     """Fit one regression and say how it went. A `classical` fit of the same design is not made a second time.
 
     `needs` names what came by row and has to come with new rows too: ``"offset"``, ``"exposure"``, ``"trials"``;
-    `labels` says what the rows are called.
+    `labels` says what the rows are called. With a folder for `checkpoint`, what passes over the rows found is kept there,
+    and the same call goes on from it.
     """
     design, told = weighed_by_columns(design, x_weights)
-    notes = (*family.check_response(design.y, design.trials), *told)
+    looked = design.rows.each_piece(ResponseLook(family))
+    notes = (*dict.fromkeys(note for said, _ in looked for note in said), *told)
+    single = isinstance(family, Binomial) and all(ones for _, ones in looked)
     if local == "auto":
         local = "dispersion" if isinstance(family, Normal) else "predictor"
     law = law_of(family, local, prior)
     if solver not in SOLVERS:
         raise ModelError(f'solver takes "newton", "em" or "map"; got {solver!r}.')
-    single = isinstance(family, Binomial) and bool(np.all(design.trials == 1))
+    if design.rows.here is None and (solver != "newton" or local == "contaminated" or x_weights is not None):
+        raise ModelError(
+            'solver="newton" takes rows anywhere; "em", "map", local="contaminated" and x_weights need them in memory.'
+        )
     if local == "label" and not single:
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
     unidentified = single and isinstance(law, LocalPredictor) and spread is None
@@ -103,6 +112,8 @@ def fit_glm(
         )
     if classical is not None and classical.source is not None:
         plan = replace(plan, known=classical.source.found)  # type: ignore[attr-defined]
+    if checkpoint is not None and solver == "em":
+        raise ModelError('checkpoint= goes with solver="newton" and "map"; EM keeps what it needs beside the rows.')
     if local == "contaminated":
         if single or solver != "newton" or spread is not None:
             raise ModelError(
@@ -111,13 +122,45 @@ def fit_glm(
             )
         found: Found = fit_contaminated(design, plan)
     else:
-        found = SOLVERS[solver](design, plan)
+        with checkpointed(design.rows, checkpoint, _description(design, plan, solver)) as rows:
+            there = design if rows is design.rows else design.with_rows(rows)
+            found = SOLVERS[solver](there, plan)
     if unidentified and found.outcome.converged and isinstance(plan_of(found).law, LocalPredictor):
         notes = (*notes, _warn_unidentified(found, plan))
     notes = (*(labels.note() if labels is not None else ()), *notes)
     fit = regression_fit(found, plan, local, prior, notes, formula, needs, labels)
     warn_unless_converged(fit.outcome)
     return fit
+
+
+@dataclass(frozen=True)
+class ResponseLook:
+    """Whether responses have a probability at all, with notes on unusual ones, and whether all rows are single trials."""
+
+    family: Family
+
+    def __call__(self, data: Data) -> tuple[tuple[str, ...], bool]:
+        return self.family.check_response(data[2], data[3]), bool(np.all(data[3] == 1))
+
+
+def _description(design: Design, plan: Plan, solver: str) -> str:
+    """What is fitted and how, in words that differ where the answer would."""
+    law = plan.law
+    shown = {
+        "terms": design.terms,
+        "ridge": design.ridge,
+        "family": repr(law.family),
+        "law": f"{type(law).__module__}.{type(law).__qualname__}{law.names}",
+        "prior": getattr(law, "prior", None),
+        "held": dict(plan.held),
+        "nodes": plan.nodes,
+        "hyperprior": None if plan.hyperprior is None else type(plan.hyperprior).__name__,
+        "tol": plan.stop.rtol,
+        "max_iter": plan.stop.max_steps,
+        "extra ridge": plan.extra_ridge,
+        "solver": solver,
+    }
+    return ", ".join(f"{name}: {value}" for name, value in shown.items())
 
 
 def _held_spread(spread: float, law: Law) -> float:

@@ -9,33 +9,30 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robustly.errors import DataError, ModelError, did_you_mean, names
+from robustly.errors import DataError, ModelError
 from robustly.glm.asked import LocalChoice
-from robustly.glm.families import Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_bars import take_bars
-from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length, refuse_texts
+from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length
 from robustly.glm.formula_nodes import Column, numeric_columns_of
 from robustly.glm.formula_parse import parse
+from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
 from robustly.glm.formula_spec import (
     FormulaColumns,
-    Learnt,
-    Side,
     added_offsets,
     factors_of,
     learn,
     needed,
     refuse_not_computable,
 )
-from robustly.glm.grouped.design import EffectColumns, read_groups_of
+from robustly.glm.grouped.design import read_groups_of
 from robustly.glm.grouped.fit import fit_grouped
-from robustly.glm.grouped.problem import GroupDesign
 from robustly.glm.named import as_family
-from robustly.model.linear import Design, Given, read_design
+from robustly.glm.stored import read_stored_formula
+from robustly.model.linear import Given, read_design
 from robustly.result.fit import Fit
+from robustly.rows.anywhere import as_stored
 from robustly.rows.labels import (
-    RowLabels,
-    as_numbers,
     check_na_action,
     labels_of_rows,
     missing_by_row,
@@ -78,6 +75,7 @@ def glm(
     na_action: str = "raise",
     group_law: str = "normal",
     group_dof: float | None = None,
+    checkpoint: Any = None,
 ) -> Fit:
     """Fit a robust (or, with ``local=None``, the classical) generalized linear model by formula.
 
@@ -85,7 +83,7 @@ def glm(
         formula: ``"y ~ x + C(group) + bs(age, df=4) + a:b + offset(log(years))"``, in the language of formulaic;
             ``.`` stands for all columns but the response. ``(1 | g)``, ``(1 + x | g)`` and ``(x || g)`` are effects of the
             groups told apart by the column ``g``: a mixed model, integrated exactly over the groups' effects.
-        data: a pandas or polars frame.
+        data: a pandas or polars frame, or ``rb.parquet(path)``, whose columns are then read piece by piece.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
             ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"zero_inflated_negative_binomial"``,
             ``"hurdle_poisson"``, ``"hurdle_negative_binomial"``, ``"tweedie"``, or a
@@ -100,6 +98,7 @@ def glm(
             columns are read from new rows; those given as numbers are asked for when predicting.
         alpha: ridge penalty, the precision of a normal prior on every coefficient but the intercept.
         x_weights: as in :class:`~robustly.glm.estimators.RobustLinearRegression`.
+        checkpoint: a folder from which the same call goes on after its process was killed.
         na_action: ``"raise"`` refuses rows with missing values by name, ``"drop"`` leaves them out, and the summary says which.
         group_law, group_dof: of a formula with groups, how effects are spread: ``"normal"``, ``"student_t"`` (with degrees of
             freedom held at `group_dof`, or fitted) or ``"laplace"``; `local` is then what rows have of their own within their
@@ -161,28 +160,9 @@ def glm(
         tol=tol,
         max_iter=max_iter,
         x_weights=x_weights,
+        checkpoint=checkpoint,
         **rows.told,
     )
-
-
-@dataclass(frozen=True)
-class FormulaRows:
-    """Rows as a formula reads them: what fits of several laws share."""
-
-    design: Design
-    family: Family
-    columns: FormulaColumns
-    groups: GroupDesign | None = None
-    """Groups with effects of their own, where the formula has bars."""
-    effects: EffectColumns | None = None
-    needs: tuple[str, ...] = ()
-    """What came as numbers by row and not as a column."""
-    labels: RowLabels = RowLabels()  # noqa: RUF009
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """What a fit of these rows is told of them."""
-        return {"formula": self.columns, "needs": self.needs, "labels": self.labels}
 
 
 def read_formula(
@@ -198,6 +178,14 @@ def read_formula(
     na_action: str = "raise",
 ) -> FormulaRows:
     """The rows of a formula and a data frame, ready for :func:`~robustly.glm.fit.fit_glm`; arguments as in :func:`glm`."""
+    stored = as_stored(data)
+    if stored is not None:
+        if na_action != "raise":
+            raise ModelError(
+                f'rows in {stored.where} are used as they are, so na_action is "raise"; got {na_action!r}.'
+            )
+        along = {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials}
+        return read_stored_formula(formula, stored, family, along, alpha)
     frame, labels = as_pandas(data), labels_of_rows(data)
     there = [str(name) for name in frame.columns]
     beside = {"weights": weights, "offset": offset, "exposure": exposure, "trials": trials}
@@ -230,7 +218,7 @@ def read_formula(
     columns = FormulaColumns(core, tuple(added), right.side, offsets, classes, given)
     kept = [place for place, name in enumerate(right.side.columns) if name != "Intercept"]
     matrix, within = right.matrix[:, kept], added_offsets(offsets, frame)
-    numbers = {label: _column(frame, label, one) for label, one in beside.items()}
+    numbers = {label: column_of(frame, label, one) for label, one in beside.items()}
     refuse_unequal_rows(len(frame), matrix, response, within, numbers)
     design = read_design(
         matrix,
@@ -266,58 +254,6 @@ def refuse_unequal_rows(
             raise DataError(f"{label} of the formula have {one.shape[0]} rows, but the data have {rows}.")
     for label, given in numbers.items():
         refuse_other_length(rows, label, given)
-
-
-def learn_offset(form: Any, frame: pd.DataFrame, text: str) -> Side:
-    """An ``offset(...)``: one number a row."""
-    learnt = learn(form, frame)
-    if learnt.levels is not None or learnt.matrix.shape[1] != 1:
-        raise ModelError(
-            f"offset({text}) is not one number a row. Write an offset that is a column or a function of columns."
-        )
-    return learnt.side
-
-
-def read_left(left: Learnt, frame: pd.DataFrame, text: str, family: Family) -> tuple[np.ndarray, tuple[Any, ...]]:
-    """The response as numbers; two words of a yes-or-no response become 0 and 1, in the order of their levels."""
-    words = left.levels
-    bound, width = text.startswith("cbind"), left.matrix.shape[1]
-    if bound and (words is not None or width != 2 or not isinstance(family, Binomial) or family.yes_or_no):
-        raise ModelError(
-            f'{text} is a response of successes and failures, two columns of counts for family="binomial"; got '
-            f"{width} {'column' if width == 1 else 'columns'} and the family {family}."
-        )
-    if words is None:
-        if width != 1 and not bound:
-            raise ModelError(
-                f"the response {text!r} has {width} columns, for its +, : and / are signs of formulas. Fit one response at a "
-                "time; write I(a + b) or I(a / b) to compute with columns, and cbind(successes, failures) or trials=... for "
-                "counts of successes."
-            )
-        return (left.matrix[:, 0] if width == 1 else left.matrix), ()
-    if not isinstance(family, Binomial):
-        for name in sorted(left.side.variables):
-            refuse_texts(frame[name], name, f"the family {family} needs numbers")
-        raise ModelError(f"the response {text!r} is made of classes, but the family {family} needs numbers.")
-    if len(words) != 2 or left.matrix.shape[1] not in (1, 2):
-        raise ModelError(
-            f"the response {text!r} has {len(words)} classes ({names(map(str, words[:8]))}{' …' if len(words) > 8 else ''}), "
-            "but a yes-or-no model needs two. Join or drop some."
-        )
-    return left.matrix[:, -1], tuple(words)
-
-
-def _column(frame: pd.DataFrame, label: str, given: Any) -> Any:
-    """Numbers by row: as they came, or the column of that name."""
-    if not isinstance(given, str):
-        return as_numbers(given, label)
-    if given not in frame:
-        raise DataError(
-            f'{label} names a column "{given}", which the data do not have.' + did_you_mean(given, map(str, frame))
-        )
-    refuse_missing(frame, [given])
-    refuse_texts(frame[given], given, f"{label} are numbers")
-    return frame[given]
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,9 @@ from robustly.glm.base import (
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.result import regression_of
-from robustly.model.linear import Given
+from robustly.glm.stored import classes_in
+from robustly.model.linear import Design, Given
+from robustly.rows.anywhere import as_stored
 from robustly.rows.labels import as_numbers
 
 
@@ -71,9 +73,17 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
         *,
         offset: Given = None,
         trials: Given = None,
+        checkpoint: Any = None,
     ) -> Self:
-        """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`."""
+        """Fit to rows `X` (n, d) and two classes `y`, or counts of successes with `trials`; others as in other regressions."""
         refuse_no_response(y)
+        stored = as_stored(X)
+        if stored is not None:
+            self._single = trials is None
+            self.classes_ = classes_in(stored, y) if self._single else np.array([0, 1])
+            classes = tuple(self.classes_.tolist()) if self._single else ()
+            there = self._stored_design(stored, y, sample_weight, offset, None, trials, classes)
+            return self._keep(there, needs=given_by_row(offset=offset), checkpoint=checkpoint)
         X, beside, labels = self._rows(X, as_numbers(y, "y"), sample_weight, offset, None, trials)
         y, sample_weight, offset, _, trials = beside.values()
         y = np.asarray(y)
@@ -85,9 +95,10 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
         else:
             response = self._classes(X, y)
         design = self._read(X, response, sample_weight, offset, None, trials)
-        keep_fit(
-            self, fit_glm(design, self._family(), needs=given_by_row(offset=offset), labels=labels, **self._options())
-        )
+        return self._keep(design, needs=given_by_row(offset=offset), labels=labels, checkpoint=checkpoint)
+
+    def _keep(self, design: Design, **told: Any) -> Any:
+        keep_fit(self, fit_glm(design, self._family(), **told, **self._options()))
         first = int(regression_of(self.result_).fitted.intercept)
         self.attenuated_coef_ = self.result_.attenuated_coefficients.to_numpy()[None, first:]
         self.coef_ = self.coef_[None]

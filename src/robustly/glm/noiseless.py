@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from robustly.errors import ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.objective import Optimum
 from robustly.fit.problem import Found
@@ -44,6 +45,8 @@ def noiseless(design: Design, plan: Plan, u: np.ndarray, log_spread: float) -> F
 
 def _by_kinks(problem: Regression, vector: np.ndarray) -> Optimum:
     """Least absolute deviations and their spread, through kinks that are rounded less and less."""
+    if problem.design.rows.here is None:
+        raise ModelError('prior="laplace" of a normal response needs rows in memory. Choose prior="normal".')
     matrix = problem.design.shifted(problem.design.matrix)
     history: list[dict[str, Any]] = []
     towards = np.zeros_like(vector)

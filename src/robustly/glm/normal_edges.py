@@ -10,7 +10,7 @@ import numpy as np
 from robustly.fit.newton import Watch
 from robustly.fit.outcome import Outcome
 from robustly.fit.problem import Found, Limit
-from robustly.glm.classical import PERFECT, ClassicalLimit, classical_limit
+from robustly.glm.classical import PERFECT, START_ROWS, ClassicalLimit, classical_limit
 from robustly.glm.noiseless import noiseless
 from robustly.glm.regression import Climb, Edges, Regression
 from robustly.model.linear import Design
@@ -164,6 +164,8 @@ def lowest_dof(problem: Regression) -> float:
 
 def student_t_starts(design: Design, u: np.ndarray, scale: float) -> list[tuple[np.ndarray, np.ndarray]]:
     """From the classical fit, and from a few reweighted fits with the tails of a t with one degree of freedom."""
+    if len(design) > START_ROWS or design.rows.here is None:
+        design = design.with_rows(design.rows.sample(START_ROWS, 0))
     weight = design.rows.weight
     starts = [(u, np.log([0.8 * scale, 8.0]))]
     for _ in range(15):

@@ -114,6 +114,14 @@ class GLMPredictive(RowLaw):
         """Expected value of a row whose own value is the common one: ``exp(x·w)`` for counts."""
         return self.fitted.typical(self.m, self.trials)
 
+    def of_kind(self, kind: str) -> np.ndarray:
+        """The expected value by the name of its kind; ``"marginal"`` is the name of the mean in 0.1."""
+        if kind in ("mean", "marginal"):
+            return self.mean
+        if kind == "typical":
+            return self.typical
+        raise DataError(f'kind takes "mean" (over all rows) or "typical" (a row in the middle); got {kind!r}.')
+
     @property
     def sd(self) -> np.ndarray:
         """Standard deviation of every row, the spread included; infinite where the law has none."""

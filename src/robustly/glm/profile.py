@@ -102,12 +102,15 @@ def fit_held(design: Design, plan: Plan, place: int, value: float) -> Found:
     """The best fit with one coefficient held at a value: its column becomes part of the offset."""
     intercept = design.intercept and place == 0
     column = place - int(design.intercept)
-    matrix, offset, y, trials = design.rows.data
+    here = design.rows.here
+    if here is None:
+        raise ModelError("an interval by the likelihood's profile needs rows in memory.")
+    matrix, offset, y, trials = here.data
     along = 1.0 if intercept else matrix[:, [column]].toarray()[:, 0] if design.sparse else matrix[:, column]
     keep = [one for one in range(matrix.shape[1]) if intercept or one != column]
     rest = matrix if intercept else matrix[:, keep]
     terms = [term for one, term in enumerate(design.terms) if one != place]
-    rows = replace(design.rows, data=(rest, offset + value * along, y, trials))
+    rows = replace(here, data=(rest, offset + value * along, y, trials))
     part = Design(rows, terms, design.intercept and not intercept, design.ridge)
     return fit_classical(part, plan) if isinstance(plan.law, Classical) else fit_law(part, plan)
 

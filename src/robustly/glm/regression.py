@@ -15,13 +15,14 @@ from robustly.approx.tabulated import FURTHEST, binary_spline, read_binary
 from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
-from robustly.fit.passes import ChunkPass, view_pass
+from robustly.fit.passes import ChunkPass, KernelPass, view_pass
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import LOG_2PI, Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
 from robustly.model.linear import Design
 from robustly.model.linear_view import LinearView
+from robustly.model.row import View
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Data, Rows
 
@@ -141,13 +142,16 @@ class Regression(ViewProblem):
         return self.linear.joined(u, phi)
 
     def on(self, rows: Rows) -> Regression:
-        assert isinstance(rows, ArrayRows)
         ridge = max(self.plan.extra_ridge, SAMPLE_RIDGE)
         return Regression(self.design.with_rows(rows), replace(self.plan, rough=True, extra_ridge=ridge), self.edges)
 
     def held_at(self, values: Mapping[str, float], **changes: Any) -> Regression:
         """The same problem with more shared numbers held, and perhaps other changes of the plan."""
         return Regression(self.design, replace(self.plan, held={**self.plan.held, **values}, **changes), self.edges)
+
+    def with_design(self, design: Design) -> Regression:
+        """The same problem of other rows, in the same coordinates."""
+        return Regression(design, self.plan, self.edges, self.kernel.approx)
 
     def weighed(self, weight: np.ndarray) -> Regression:
         """The same problem with other weights; the rows' states come along."""
@@ -167,7 +171,9 @@ class Regression(ViewProblem):
         beta, phi = self.linear.at(vector)
         furthest = self.design.max_abs_predictor(beta)
         if furthest > FURTHEST:
-            furthest = float(np.abs(self.design.predictor(vector[: self.design.size])).max(initial=1.0))
+            furthest = max(
+                1.0, float(self.rows.map(FurthestPass(self.view), self.view.at(vector)).sums["max predictor"])
+            )
 
         def curves(numbers: Any, row: Data) -> Any:
             state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(row[0]))
@@ -214,26 +220,22 @@ class Regression(ViewProblem):
 
     def by_row(self, run: Callable[..., Any], vector: np.ndarray, *more: Any) -> Any:
         """What ``run(numbers, row, state, *more)`` of the kernel gives for every row at a vector."""
-
-        def each(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            numbers, _ = self.view.enter(theta, data)
-            row = self.view.seen(data)
-            if state is None:
-                state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(weight))
-            found = run(numbers, row, np.asarray(state, dtype=np.float32), *more)
-            return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None
-
-        with double_precision(), np.errstate(all="ignore"):
-            found = self.rows.map(ChunkPass(each), self.view.at(vector), keep=self.slot).by_unit
+        chunk_pass = KernelPass(self.view, self.kernel, run, more)
+        found = self.rows.map(chunk_pass, self.view.at(vector), keep=self.slot).by_unit
         parts = tuple(found[str(i)] for i in range(len(found)))
         return parts if len(parts) > 1 else parts[0]
+
+    def added_by_row(self, run: Callable[..., dict[str, Any]], vector: np.ndarray) -> dict[str, Any]:
+        """Sums over rows of what ``run(data, weight, (evidence, slope, curve, state))`` makes of them at a vector."""
+        chunk_pass = KernelPass(self.view, self.kernel, self.kernel.curves, (False,), run)
+        return self.rows.map(chunk_pass, self.view.at(vector), keep=self.slot).sums
 
     def curves_by_row(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every row's slopes and curvatures in its predictor and the shared numbers."""
         return self.by_row(self.kernel.curves, vector, False)[1:3]
 
     def evidence_at(self, vector: np.ndarray) -> np.ndarray:
-        base = self.plan.law.family.log_base(self.design.y, self.design.trials)
+        base = self.rows.map(_base_pass(self.plan.law.family), None).by_unit["base"]
         if self.seen_at is not None and np.array_equal(self.seen_at, vector):
             return self.by_unit["evidence"] + base
         with double_precision():
@@ -321,9 +323,20 @@ class Regression(ViewProblem):
         return problem, ""
 
 
+@dataclass(frozen=True, eq=False)
+class FurthestPass:
+    """A pass that finds the largest predictor."""
+
+    view: View
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        return {"max predictor": np.abs(self.view.enter(theta, data)[0][0]).max()}, {}, None
+
+
 def _base_pass(family: Any) -> Callable[..., Any]:
     def base(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        return {"base": np.where(weight > 0, weight * family.log_base(data[2], data[3]), 0.0).sum()}, {}, None
+        each = family.log_base(data[2], data[3])
+        return {"base": np.where(weight > 0, weight * each, 0.0).sum()}, {"base": each}, None
 
     return base
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,10 @@ NODES = 21
 @lru_cache(maxsize=128)
 def row_model(law: Law) -> RowModel:
     """The row model of a law; its parameters are the row's predictor and the shared numbers, on scales without walls."""
+    return replace(_stated(law), made_by=(row_model, (law,)))
+
+
+def _stated(law: Law) -> RowModel:
     names = ("predictor", *law.names)
     start = dict.fromkeys(names, 0.0)
     values = lambda theta: tuple(theta[name] for name in names)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -26,10 +27,12 @@ from robustly.glm.profile import profile_interval, profile_spread
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.glm.residuals import residuals_of
 from robustly.glm.row_model import evidence_of
+from robustly.model.linear import Design
 from robustly.result.hypotheses import TestResult, likelihood_ratio
 from robustly.result.laws import LEVELS, RowPosterior
-from robustly.result.outliers import Judgement
+from robustly.result.outliers import JUDGED, Judgement
 from robustly.result.source import Source
+from robustly.rows.store import Data
 
 # Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
 HEAVY = 0.3
@@ -45,8 +48,6 @@ ON_THE_FIT = 1e-6
 class GLMSource(Source):
     """What can still be asked of the rows behind a fit."""
 
-    keeps = ("scored", "loo_by_row", "tail_probabilities", "judgement")
-
     def __init__(self, found: Found, asked: Plan) -> None:
         assert isinstance(found.problem, Regression)
         self.found = found
@@ -55,6 +56,18 @@ class GLMSource(Source):
         self.design = self.problem.design
         self.law = self.problem.plan.law
         self.u, self.phi = self.problem.split(found.vector)
+        # Files keep by row what can be asked of rows in memory; others stay where they are.
+        self.keeps = ("scored", "loo_by_row", "tail_probabilities", "judgement") if self._in_memory else ()
+
+    @property
+    def _in_memory(self) -> bool:
+        return self.design.rows.here is not None
+
+    def _need_memory(self, what: str) -> None:
+        if not self._in_memory:
+            raise ModelError(
+                f"{what} needs rows in memory. Fit a sample of the rows, or choose rows by fit.outliers()."
+            )
 
     @cached_property
     def predictor(self) -> np.ndarray:
@@ -66,6 +79,7 @@ class GLMSource(Source):
 
     @cached_property
     def _curves(self) -> tuple[np.ndarray, np.ndarray]:
+        self._need_memory("the slope of every row")
         slope, curve = self.problem.curves_by_row(self.found.vector)
         if self._kinked:
             # Rows on the fit sit on the kink of their density: of all slopes there, those that balance all other rows.
@@ -86,6 +100,11 @@ class GLMSource(Source):
         """Slope of every row's evidence in the vector."""
         slope = self._curves[0]
         return np.concatenate([self.design.directions() * slope[:, :1], slope[:, 1 + self.problem.linear.free]], axis=1)
+
+    def meat(self, weight: np.ndarray) -> np.ndarray:
+        if self._in_memory:
+            return super().meat(weight)
+        return self.problem.added_by_row(ScoreSquares(self.design, self.problem.linear.free), self.found.vector)["meat"]
 
     def _removed(self) -> tuple[np.ndarray, np.ndarray]:
         """How far each row's predictor and shared numbers move when the row is left out, and their variances."""
@@ -135,7 +154,7 @@ class GLMSource(Source):
             phi, m = np.tile(self.phi, (len(found), 1)), self.predictor.copy()
             for row in heavy:
                 u, phi[row] = self.problem.split(self._climbed_without(int(row)))
-                m[row] = self.design.predictor(u, slice(row, row + 1))[0]
+                m[row] = self.design.with_rows(self.design.rows.take([row])).predictor(u)[0]
             found[heavy] = self._evidence(m, phi)[heavy]
         return found
 
@@ -207,13 +226,17 @@ class GLMSource(Source):
 
     def tail_probabilities(self) -> np.ndarray:
         """How improbable each row is, by the rule of its law."""
-        shared = fitted_of(self.found).shared
-        return self.law.tail_probabilities(self.design.y, self.predictor, shared, lambda: self.cumulative)
+        return self._judged(_tails)
 
     def judge(self) -> Judgement | None:
         """By a core and a wide part; rows without noise have no core."""
         if self.found.outcome.kind == "perfect_fit" or isinstance(self.law, Noiseless):
             return None
+        if not self._in_memory:
+            if len(self.design) > JUDGED:
+                return None  # by their tails
+            here = self.design.with_rows(self.design.rows.sample(len(self.design), 0))
+            return GLMSource(replace(self.found, problem=self.problem.with_design(here)), self.asked).judge()
         if self.law.family.yes_or_no and bool(np.all(self.design.trials == 1)):
             known = isinstance(self.law, LocalLabel)
             return judge_labels(self.found if known else fit_law(self.design, label_plan(self.law.family)))
@@ -222,10 +245,15 @@ class GLMSource(Source):
     @cached_property
     def cumulative(self) -> tuple[np.ndarray, np.ndarray]:
         """P(Y < y) and P(Y ≤ y) of every row under its integrated predictive distribution; equal for measurements."""
-        y = self.design.y
-        predictive = GLMPredictive(fitted_of(self.found), self.predictor, self.design.trials)
-        below = predictive.cdf(y)
-        return (predictive.cdf(np.ceil(y) - 1.0) if self.law.family.discrete else below), below
+        return self._judged(_cumulative)
+
+    def _judged(self, judge: Judge) -> Any:
+        """What the fitted law says of every row."""
+        fitted = fitted_of(self.found)
+        if self._in_memory:
+            return judge(fitted, self.design.y, self.predictor, self.design.trials)
+        found = self.design.rows.map(JudgePass(self.design, fitted, judge), self.design.to_shifted @ self.u).by_unit
+        return found["0"] if len(found) == 1 else tuple(found[str(i)] for i in range(len(found)))
 
     def pit(self) -> tuple[np.ndarray, np.ndarray]:
         return self.cumulative
@@ -311,6 +339,49 @@ class GLMSource(Source):
 
     def has_posterior(self, site: str) -> bool:
         return not self.law.closed
+
+
+Judge = Callable[[Fitted, np.ndarray, np.ndarray, np.ndarray], Any]
+
+
+def _tails(fitted: Fitted, y: np.ndarray, predictor: np.ndarray, trials: np.ndarray) -> np.ndarray:
+    both = lambda: _cumulative(fitted, y, predictor, trials)
+    return fitted.law.tail_probabilities(y, predictor, fitted.shared, both)
+
+
+def _cumulative(
+    fitted: Fitted, y: np.ndarray, predictor: np.ndarray, trials: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    predictive = GLMPredictive(fitted, predictor, trials)
+    below = predictive.cdf(y)
+    return (predictive.cdf(np.ceil(y) - 1.0) if fitted.law.family.discrete else below), below
+
+
+@dataclass(frozen=True, eq=False)
+class JudgePass:
+    """A pass that asks the fitted law about rows; theta is what the columns are multiplied with."""
+
+    design: Design
+    fitted: Fitted
+    judge: Judge
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        m = data[1] + self.design.linear(self.design.shifted(data[0]), theta)
+        found = self.judge(self.fitted, data[2], m, data[3])
+        return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreSquares:
+    """The rows' scores times themselves, from their slopes."""
+
+    design: Design
+    free: np.ndarray
+
+    def __call__(self, data: Data, weight: np.ndarray, found: tuple[Any, ...]) -> dict[str, Any]:
+        slope = found[1]
+        scores = np.concatenate([self.design.turned(data[0]) * slope[:, :1], slope[:, 1 + self.free]], axis=1)
+        return {"meat": (scores * weight[:, None]).T @ scores}
 
 
 @cache

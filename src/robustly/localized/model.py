@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,13 +12,15 @@ from typing import Any
 import jax
 from numpyro import handlers
 
-from robustly._runtime.precision import in_double_precision
+from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.approx import Approximation
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
+from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import warn_unless_converged
 from robustly.localized.by_group import take_groups
 from robustly.localized.fitting import fit_program
 from robustly.localized.sampling import as_numpyro
+from robustly.localized.stored import stored_call
 from robustly.model.conjugacy import detect
 from robustly.model.group import grouped_model
 from robustly.model.program.arguments import Arguments, read_arguments
@@ -30,8 +33,9 @@ from robustly.model.row import RowModel
 from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows
 from robustly.rows.groups import Grouping, side_by_side
+from robustly.rows.store import Rows
 
-RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress")
+RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress", "checkpoint")
 
 
 def localize(
@@ -234,7 +238,7 @@ class Localized:
     def fit(self, *args: Any, **kwargs: Any) -> Any:
         """Fit the priors of the localized sites and the shared values to data.
 
-        Call it like the model. Besides the model's own arguments it takes, by keyword (a model's own argument of the
+        Call it like the model; arguments by row may be ``rb.parquet(path, columns=…)``. Besides the model's own arguments it takes, by keyword (a model's own argument of the
         same name wins):
 
         approx: how locals are integrated, an object such as ``rb.Quadrature(21)``.
@@ -244,19 +248,27 @@ class Localized:
         max_steps, rtol: when to stop.
         chunk: rows a compiled chunk.
         progress: show a progress line.
+        checkpoint: a folder from which the same call goes on after its process was killed.
         """
         known, options = self._known, self._take_options(kwargs)
+        stored = stored_call(self.request.model, args, kwargs)
+        if stored is not None and self.by is not None:
+            raise DataError("by= needs rows in memory. Read them, or leave by= out.")
         groups = None if self.by is None else take_groups(self.request.model, self.by, args, kwargs)
-        arguments = read_arguments(self.request.model, args, kwargs)
+        arguments = read_arguments(self.request.model, args, kwargs) if stored is None else stored.arguments
         program, model, found = self.program_for(arguments)
-        check_support(program, arguments)
-        rows = self._rows(program, arguments, options)
-        if groups is not None:
-            model, found, rows = self._in_groups(program, rows, groups)
-        fit = fit_program(self, program, model, found, arguments, rows, options, groups)
-        _KNOWN[self._fingerprint] = (
-            known  # What running the model itself changed outside of it makes it no other model.
-        )
+        rows: Rows
+        if stored is None:
+            check_support(program, arguments)
+            rows = here = rows_of_call(program, arguments, weights=options.get("weights"), chunk=options.get("chunk"))
+            if groups is not None:
+                model, found, rows = self._in_groups(program, here, groups)
+        else:
+            rows = stored.rows(program, options.get("weights"), options.get("chunk"))
+        with checkpointed(rows, options.get("checkpoint"), self._description(program, model, options)) as kept:
+            fit = fit_program(self, program, model, found, arguments, kept, options, groups)
+        # What running the model itself changed outside of it makes it no other model.
+        _KNOWN[self._fingerprint] = known
         warn_unless_converged(fit.outcome)
         return fit
 
@@ -274,6 +286,23 @@ class Localized:
         self._known.grouped.append((program, model, found))
         return model, found, units
 
+    def _description(self, program: Program, model: RowModel, options: Mapping[str, Any]) -> str:
+        """What is fitted and how, in words that differ where the answer would."""
+        if options.get("checkpoint") is not None and options["method"] == "em":
+            raise ModelError('checkpoint= goes with method="direct"; EM keeps what it needs beside the rows.')
+        code = getattr(self.request.model, "__code__", None)
+        shown = {
+            "model": getattr(self.request.model, "__qualname__", type(self.request.model).__name__),
+            "code": None
+            if code is None
+            else hashlib.sha256(code.co_code + repr(code.co_names).encode()).hexdigest()[:16],
+            "local": program.request.sites,
+            "parameters": model.parameters.labels,
+            "held": program.request.fixed,
+            **{name: options.get(name) for name in ("approx", "start", "max_steps", "rtol")},
+        }
+        return ", ".join(f"{name}: {value}" for name, value in shown.items())
+
     def _take_options(self, kwargs: dict[str, Any]) -> dict[str, Any]:
         own = inspect.signature(self.request.model).parameters
         options = {name: kwargs.pop(name) for name in RESERVED if name in kwargs and name not in own}
@@ -287,10 +316,6 @@ class Localized:
             )
         return options
 
-    def _rows(self, program: Program, arguments: Arguments, options: Mapping[str, Any]) -> ArrayRows:
-        data, labels = program.row_data(arguments)
-        return make_rows(data, labels, weights=options.get("weights"), chunk=options.get("chunk"))
-
     def program_for(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
         """The program read for this kind of call; reading and checking is done once for each kind."""
         read = self.programs_read
@@ -303,8 +328,7 @@ class Localized:
         if program.size:
             if self.by is None:  # the rows of a group do not all have a residual of 0
                 check_bounded(program)
-            rows = self._rows(program, arguments, {})
-            model, found = detect(model, rows)
+            model, found = detected(program, arguments)
         read.append((program, model, found))
         return read[-1]
 
@@ -343,3 +367,26 @@ class Localized:
         and each localized site once a row; the rows' likelihood enters as a factor.
         """
         return as_numpyro(self)
+
+
+def rows_of_call(program: Program, arguments: Arguments, **options: Any) -> ArrayRows:
+    """The arguments that are rows, as rows in memory."""
+    data, labels = program.row_data(arguments)
+    return make_rows(data, labels, **options)
+
+
+_DETECTED: dict[str, RowModel] = {}
+
+
+def detected(program: Program, arguments: Arguments) -> tuple[RowModel, str]:
+    """The program's row model with its conjugacy, if it has one, and what was found."""
+    model, found = detect(program.row_model, rows_of_call(program, arguments))
+    return replace(model, made_by=(detected_again, (program,))), found
+
+
+def detected_again(program: Program) -> RowModel:
+    """The row model of a program that was read in another process."""
+    if program.token not in _DETECTED:
+        with double_precision():
+            _DETECTED[program.token] = detected(program, program.arguments)[0]
+    return _DETECTED[program.token]

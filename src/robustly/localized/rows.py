@@ -27,7 +27,7 @@ from robustly.model.row import RowModel
 from robustly.result.estimates import Hyperparameters, nested
 from robustly.result.fit import Fit
 from robustly.result.laws import LEVELS, ByRow, RowPosterior
-from robustly.result.outliers import Judgement
+from robustly.result.outliers import JUDGED, Judgement
 from robustly.result.source import FittedModel, Source
 from robustly.rows.arrays import make_rows, read_weights
 from robustly.rows.store import Data, Rows
@@ -54,6 +54,8 @@ class RowSource(Source):
         self.found = found
         self.rows = rows
         self.compiled: dict[Any, Any] = {}
+        if rows.here is None:
+            self.keeps = ()
 
     @property
     def problem(self) -> RowProblem:
@@ -89,6 +91,10 @@ class RowSource(Source):
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""
         return self._by_row(self.passes.scores, self.vector)["score"]
+
+    @in_double_precision
+    def meat(self, weight: np.ndarray) -> np.ndarray:
+        return self.rows.map(self.passes.scores, self.vector, keep=self.problem.slot).sums["meat"]
 
     @in_double_precision
     def evidence_at(self, vectors: np.ndarray) -> np.ndarray:
@@ -129,7 +135,12 @@ class RowSource(Source):
         """By a core and a wide part where rows have precisions of their own; by tails elsewhere."""
         model = self.passes.model
         theta = model.parameters.natural(jnp.asarray(self.vector))
-        return judge_precisions(model, self.rows, theta, self.compiled)
+        here = self.rows.here
+        if here is None:
+            if len(self.rows) > JUDGED:
+                return None  # by their tails
+            here = self.rows.sample(len(self.rows), 0)
+        return judge_precisions(model, here, theta, self.compiled)
 
     def has_closed_tails(self) -> bool:
         return False

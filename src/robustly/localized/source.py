@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -11,13 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from robustly._runtime.precision import in_double_precision
+from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.approx import default_approximation
 from robustly.errors import ModelError, RobustlyError, names
 from robustly.fit.passes import Passes, passes
 from robustly.fit.problem import Found
 from robustly.localized.predictor import Predictive
 from robustly.localized.rows import RowSource
+from robustly.localized.stored import with_data
 from robustly.model.conjugacy import detect
 from robustly.model.parameters import Theta
 from robustly.model.program import hyper
@@ -26,7 +28,7 @@ from robustly.model.program.read import Program
 from robustly.model.program.trace import Trace, inside
 from robustly.result.laws import two_sided
 from robustly.rows.arrays import bucket_of, make_rows
-from robustly.rows.store import Rows
+from robustly.rows.store import Data, Rows
 
 if TYPE_CHECKING:
     from robustly.localized.model import Localized
@@ -73,6 +75,26 @@ class ProgramModel:
         compiled = passes(model, approx or default_approximation(model))
         return rows.map(compiled.values, self.vector).by_unit["evidence"]
 
+    def unobserved(self, arguments: Arguments) -> Predictive:
+        """The predictive of the rows of a call, as if they had not been observed."""
+        return Predictive.of_fitted(self.program, self.vector, arguments, self.log_prob)
+
+    def padded_trace(self, arguments: Arguments, count: int) -> Trace:
+        """The program run on all rows, and as many copies of the last one as fill the size that is compiled."""
+        size = bucket_of(count, 1 << 62)
+        return self.program.full_trace(self.program.padded(arguments, size))
+
+    def closed_tails(self, arguments: Arguments, count: int) -> np.ndarray | None:
+        """Tail probabilities of the rows of a call, from distribution functions; None where there are none."""
+        predictor = self.unobserved(arguments)
+        if not predictor.has_cdf:
+            return None
+        observed = self.padded_trace(arguments, count)[predictor.site]
+        value = np.asarray(observed["value"], dtype=float).reshape(-1)[:count]
+        below = predictor.cdf(value)
+        strictly = predictor.cdf(value - 1.0) if observed["fn"].support.is_discrete else below
+        return two_sided(below, 1.0 - strictly)
+
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         request = self.program.request
         # Of rows the first one tells their kind; a program that was run whole needs all of them to be read again.
@@ -103,6 +125,25 @@ class ProgramModel:
             "whole": self.program.is_whole,
         }
         return {"call": about}, {}
+
+
+@dataclass(frozen=True, eq=False)
+class TailPass:
+    """A pass that gives tail probabilities by row."""
+
+    model: ProgramModel
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        program, arguments = self.model.program, self.model.arguments
+        with _one_program, double_precision():
+            found = self.model.closed_tails(with_data(program, arguments, data), len(data[0]))
+        if found is None:
+            raise ModelError("tail probabilities of these observations are simulated, which needs rows in memory.")
+        return {}, {"tail": found}, None
+
+
+# NumPyro has one stack of handlers for all threads.
+_one_program = Lock()
 
 
 def _listed(leaf: Any) -> Any:
@@ -150,7 +191,7 @@ class ProgramSource(RowSource):
 
     def _own_predictive(self) -> Predictive:
         """Of the fitted rows, as if they had not been observed."""
-        return Predictive.of_fitted(self.program, self.vector, self.arguments, self.model.log_prob)
+        return self.model.unobserved(self.arguments)
 
     def has_closed_tails(self) -> bool:
         try:
@@ -160,29 +201,22 @@ class ProgramSource(RowSource):
 
     @in_double_precision
     def tail_probabilities(self) -> np.ndarray:
-        predictor = self._own_predictive()
-        if not predictor.has_cdf:
-            return self._surprise_tails(predictor)
-        observed = self._padded_trace()[predictor.site]
-        value = np.asarray(observed["value"], dtype=float).reshape(-1)[: len(self.rows)]
-        below = predictor.cdf(value)
-        strictly = predictor.cdf(value - 1.0) if observed["fn"].support.is_discrete else below
-        return two_sided(below, 1.0 - strictly)
+        if self.rows.here is None:
+            return self.rows.map(TailPass(self.model), None).by_unit["tail"]
+        found = self.model.closed_tails(self.arguments, len(self.rows))
+        return self._surprise_tails(self._own_predictive()) if found is None else found
 
     @in_double_precision
     def observed(self) -> dict[str, np.ndarray]:
         """Values of the observed sites."""
-        trace = self._padded_trace()
+        if self.rows.here is None:
+            return {}
+        trace = self.model.padded_trace(self.arguments, len(self.rows))
         return {
             name: np.asarray(trace[name]["value"])[: len(self.rows)]
             for name in self.program.sites.observed
             if name in trace
         }
-
-    def _padded_trace(self) -> Trace:
-        """The program run on all rows, and as many copies of the last one as fill the size that is compiled."""
-        size = bucket_of(len(self.rows), 1 << 62)
-        return self.program.full_trace(self.program.padded(self.arguments, size))
 
     def _surprise_tails(self, predictor: Predictive) -> np.ndarray:
         """By simulation, where observations are not one number: how often a drawn row is as surprising."""

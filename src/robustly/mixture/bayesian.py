@@ -19,6 +19,7 @@ from robustly.mixture.fitted import FittedMixture
 from robustly.mixture.settings import check_mixture_settings, read_prior
 from robustly.mixture.variational import Belief, ParameterBelief, covariances, expected_weights, raise_bound
 from robustly.model import scale_matrices
+from robustly.rows.store import Rows
 
 START_DOF = 5.0
 
@@ -100,7 +101,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
             )
         rules = Rules(
             kind=self.covariance_type,
-            floor=floor_of(rows, self.covariance_type, self.reg_covar),
+            floor=floor_of(rows, self.n_features_in_, self.covariance_type, self.reg_covar),
             fit_dof=self.dof == "fit",
             tied_dof=self.tied_dof,
         )
@@ -128,7 +129,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
         self._keep(rows, prior, best)
         return self
 
-    def _keep(self, rows: np.ndarray, prior: Any, best: Belief) -> None:
+    def _keep(self, rows: np.ndarray | Rows, prior: Any, best: Belief) -> None:
         held = best.posterior
         self.weights_, self.means_, self.dofs_ = expected_weights(prior, held), held.means, held.dofs
         self.covariances_ = covariances(prior, held)

@@ -10,13 +10,16 @@ from sklearn.utils import check_random_state
 
 from robustly._runtime.estimator import with_parameters
 from robustly._runtime.threads import on_one_thread
+from robustly.approx.t_rows import as_rows
 from robustly.errors import ConvergenceWarning, DataError
+from robustly.fit.checkpoint import checkpointed
 from robustly.fit.t_components import Components, ComponentsRun, Rules, run_ecm
 from robustly.fit.t_settings import floor_of
 from robustly.fit.t_start import body, is_sound, make_start
 from robustly.mixture.fitted import FittedMixture
 from robustly.mixture.settings import check_given, check_mixture_settings
 from robustly.model import scale_matrices
+from robustly.rows.store import Rows
 
 START_DOF = 5.0
 
@@ -88,10 +91,21 @@ class RobustGaussianMixture(FittedMixture):
     warm_start: bool = False
 
     @on_one_thread
-    def fit(self, X: Any, y: Any = None) -> Any:
-        """Fit to rows `X` (n, d); `y` is not looked at."""
+    def fit(self, X: Any, y: Any = None, *, checkpoint: Any = None) -> Any:
+        """Fit to rows `X` (n, d), or to ``rb.parquet(path, columns=[…])``; `y` is not looked at.
+
+        `checkpoint` names a folder from which the same call, with a seed in `random_state`, goes on after its process was
+        killed.
+        """
         check_mixture_settings(self)
         rows = self._read(X, reset=True)
+        if checkpoint is None:
+            return self._fit(rows)
+        anywhere = rows if isinstance(rows, Rows) else as_rows(rows)
+        with checkpointed(anywhere, checkpoint, f"{type(self).__name__}: {self.get_params()}") as kept:
+            return self._fit(kept)
+
+    def _fit(self, rows: np.ndarray | Rows) -> Any:
         if len(rows) < self.n_components:
             raise DataError(
                 f"{len(rows)} rows came for n_components={self.n_components}; each component needs at least one row. "
@@ -99,7 +113,7 @@ class RobustGaussianMixture(FittedMixture):
             )
         rules = Rules(
             kind=self.covariance_type,
-            floor=floor_of(rows, self.covariance_type, self.reg_covar),
+            floor=floor_of(rows, self.n_features_in_, self.covariance_type, self.reg_covar),
             fit_dof=self.dof == "fit",
             tied_dof=self.tied_dof,
             tol=self.tol,
@@ -111,19 +125,19 @@ class RobustGaussianMixture(FittedMixture):
         self._keep(rows, max(zip(sound, runs), key=lambda pair: (pair[0], pair[1].log_likelihood))[1])
         return self
 
-    def _starts(self, rows: np.ndarray, rules: Rules) -> Any:
+    def _starts(self, rows: np.ndarray | Rows, rules: Rules) -> Any:
         if self.warm_start and hasattr(self, "converged_"):
             yield Components(
                 rules.kind, self.weights_, self.means_, self.covariances_, self.precisions_cholesky_, self.dofs_
             )
             return
         random = check_random_state(self.random_state)
-        given = check_given(self, rows.shape[1])
+        given = check_given(self, self.n_features_in_)
         dof = START_DOF if rules.fit_dof else float(self.dof)
         for _ in range(self.n_init):
             yield make_start(rows, self.n_components, self.init_params, rules, random, given, dof)
 
-    def _keep(self, rows: np.ndarray, best: ComponentsRun) -> None:
+    def _keep(self, rows: np.ndarray | Rows, best: ComponentsRun) -> None:
         found = best.components
         self.weights_, self.means_, self.dofs_ = found.weights, found.means, found.dofs
         self.covariances_, self.precisions_cholesky_ = found.covariances, found.factors

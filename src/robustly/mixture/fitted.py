@@ -14,13 +14,16 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from robustly._runtime.estimator import with_parameters
-from robustly.approx.t_rows import Densities, RowsSeen, distances_to_own, log_densities, see, shares
+from robustly.approx.t_rows import Densities, RowsSeen, log_densities, see, shares
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.t_settings import LARGEST_VALUE
 from robustly.mixture.settings import check_mixture_settings
 from robustly.model import scale_matrices
 from robustly.result import persist
 from robustly.result.outliers import stand_out
+from robustly.rows.anywhere import as_stored, rows_from
+from robustly.rows.store import Data, Rows
+from robustly.rows.stored import Layout, Stored
 
 
 @with_parameters
@@ -86,7 +89,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
         A core is a normal with the component's mean and its scale matrix times `core_spread_`, chosen so that half of
         the component's rows lie within the normal's median distance: the tails have no say in it.
         """
-        return self._tails(see(read_new_rows(self, X), self._kernel(), self.core_spread_))
+        return see(read_new_rows(self, X), self._kernel(), self.core_spread_).tail
 
     def outliers(self, fdr: float | None = None, level: float | None = None, *, X: Any = None) -> np.ndarray:
         """Rows that do not belong, farthest first: of the fitted data, or of `X`.
@@ -133,30 +136,38 @@ class FittedMixture(DensityMixin, BaseEstimator):
         with np.errstate(divide="ignore"):
             return Densities(np.log(self.weights_), self.means_, white, self.dofs_)
 
-    def _read(self, X: Any, *, reset: bool) -> np.ndarray:
+    def _read(self, X: Any, *, reset: bool) -> np.ndarray | Rows:
+        stored = as_stored(X)
+        if stored is not None:
+            return self._stored_rows(stored, reset)
         matrix = validate_data(self, X, dtype=np.float64, reset=reset, order="C")
-        largest = max(float(matrix.max()), -float(matrix.min()))
-        if largest > LARGEST_VALUE:
-            row, column = np.unravel_index(int(np.argmax(np.abs(matrix))), matrix.shape)
-            raise DataError(
-                f"X holds {matrix[row, column]:.3g} in row {row}, column {column}, whose square is out of range. Divide "
-                "the columns by a common scale first."
-            )
+        refuse_huge(matrix)
         return matrix
+
+    def _stored_rows(self, X: Stored, reset: bool) -> Rows:
+        """Columns that are not in memory, as rows; they are named as those that were fitted."""
+        matrix = X.matrix_beside([])
+        if reset:
+            self.n_features_in_ = len(matrix.listed)
+            self.feature_names_in_ = np.array(matrix.listed, dtype=object)
+        elif X.columns is None and hasattr(self, "feature_names_in_"):
+            matrix = X.pick(tuple(self.feature_names_in_))
+        if len(matrix.listed) != self.n_features_in_:
+            raise DataError(
+                f"the mixture was fitted to {self.n_features_in_} columns; {X.where} gives {len(matrix.listed)}."
+            )
+        return rows_from([matrix], Layout(_matrix_only, ("X",), padded=False))
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, "weights_")
 
-    def _tails(self, seen: RowsSeen) -> np.ndarray:
-        return stats.chi2(self.means_.shape[1]).sf(seen.nearest)
-
-    def _judge(self, X: np.ndarray) -> None:
+    def _judge(self, X: np.ndarray | Rows) -> None:
         """Set what is known of the fitted rows: their surprise, the cores, the tail probabilities."""
         kernel = self._kernel()
-        self.core_spread_ = core_spread(X, kernel)
+        self.core_spread_ = core_spread(see(X, kernel), kernel)
         seen = see(X, kernel, self.core_spread_)
         self.surprise_ = -seen.evidence
-        self.tail_probabilities_ = self._tails(seen)
+        self.tail_probabilities_ = seen.tail
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Keep the fitted mixture in one file without code in it; ``rb.load(path)`` gives it back."""
@@ -181,20 +192,36 @@ class FittedMixture(DensityMixin, BaseEstimator):
         return persist.write(path, "mixture", meta, arrays)
 
 
-def read_new_rows(model: FittedMixture, X: Any) -> np.ndarray:
+def _matrix_only(matrix: np.ndarray) -> tuple[Data, None]:
+    refuse_huge(matrix)
+    return (matrix,), None
+
+
+def refuse_huge(matrix: np.ndarray) -> None:
+    """Numbers whose squares overflow, by row and column."""
+    largest = max(float(matrix.max()), -float(matrix.min()))
+    if largest > LARGEST_VALUE:
+        row, column = np.unravel_index(int(np.argmax(np.abs(matrix))), matrix.shape)
+        raise DataError(
+            f"X holds {matrix[row, column]:.3g} in row {row}, column {column}, whose square is out of range. Divide "
+            "the columns by a common scale first."
+        )
+
+
+def read_new_rows(model: FittedMixture, X: Any) -> np.ndarray | Rows:
     """New rows of a fitted mixture, checked against the columns it was fitted to."""
     model._check_fitted()
     return model._read(X, reset=False)
 
 
-def core_spread(X: np.ndarray, kernel: Densities) -> np.ndarray:
+def core_spread(seen: RowsSeen, kernel: Densities) -> np.ndarray:
     r"""By how much the normal core of each component is wider than its scale matrix.
 
     Half of the rows that belong to a component lie within the median of :math:`\chi^2_d`; outliers among them make the
     core look a little wider than it is, so the tail probabilities err on the safe side. Components with fewer rows than
     twice the columns keep their scale matrix.
     """
-    label, own = distances_to_own(X, kernel)
+    label, own = np.asarray(seen.label), np.asarray(seen.own)
     dim = kernel.means.shape[1]
     middle = stats.chi2(dim).median()
     found = np.ones(len(kernel.means))

@@ -13,6 +13,7 @@ from robustly.errors import DataError
 from robustly.mixture.estimator import RobustGaussianMixture
 from robustly.mixture.fitted import FittedMixture, read_new_rows
 from robustly.model import scale_matrices
+from robustly.rows.anywhere import in_memory_if_stored
 
 COLOURS = ("#4C72B0", "#DD8452", "#55A868", "#8172B3", "#937860", "#DA8BC3", "#64B5CD", "#CCB974")
 OUTLIER = "#C44E52"
@@ -36,7 +37,7 @@ def plot_mixture(
     from matplotlib.figure import Figure
     from matplotlib.patches import Ellipse
 
-    rows = read_new_rows(model, X)
+    rows = np.asarray(read_new_rows(model, in_memory_if_stored(X)))
     size, dim = model.means_.shape
     if dim < 2 or len(set(columns)) != 2 or not all(0 <= c < dim for c in columns):
         raise DataError(f"columns={columns!r} are not two different ones of the {dim} columns, which count from 0.")

@@ -28,6 +28,7 @@ from scipy.special import betaln, digamma, gammaln, multigammaln
 from robustly.approx.t_rows import Densities, MixtureSums, collect
 from robustly.fit.t_components import em_dofs, newton_dofs
 from robustly.model import scale_matrices
+from robustly.rows.store import Rows
 
 LOG_TWO = float(np.log(2.0))
 
@@ -202,7 +203,7 @@ class Belief:
 
 
 def raise_bound(
-    X: np.ndarray,
+    X: np.ndarray | Rows,
     prior: Prior,
     start: MixtureSums,
     held: ParameterBelief,
@@ -234,6 +235,6 @@ def raise_bound(
     return Belief(held, bound / n, history, seen.mass, converged)
 
 
-def _look(X: np.ndarray, prior: Prior, held: ParameterBelief) -> tuple[MixtureSums, float]:
+def _look(X: np.ndarray | Rows, prior: Prior, held: ParameterBelief) -> tuple[MixtureSums, float]:
     seen = collect(X, expected_densities(prior, held), fit_dof=prior.fit_dof)
     return seen, seen.log_likelihood - divergence(prior, held)

@@ -28,6 +28,7 @@ ALIASED = 1e-11
 # A leverage closer to one than this is one.
 LEVERAGE_ONE = 1e-9
 WIDE_CHUNK = 400_000
+DATA = ("X", "offset", "y", "trials")
 # Rows that give a first idea of where the columns lie.
 GLANCE = 256
 
@@ -36,7 +37,7 @@ GLANCE = 256
 class Design:
     """What a regression is made from. `rows` hold the matrix, the offset, the response and the trials."""
 
-    rows: ArrayRows
+    rows: Rows
     terms: list[str]
     intercept: bool
     ridge: float = 0.0
@@ -44,31 +45,41 @@ class Design:
 
     @property
     def matrix(self) -> Any:
-        return self.rows.data[0]
+        return self.rows.column(0)
 
     @property
     def offset(self) -> np.ndarray:
-        return self.rows.data[1]
+        return self.rows.column(1)
 
     @property
     def y(self) -> np.ndarray:
-        return self.rows.data[2]
+        return self.rows.column(2)
 
     @property
     def trials(self) -> np.ndarray:
-        return self.rows.data[3]
+        return self.rows.column(3)
+
+    @property
+    def width(self) -> int:
+        """How many columns the matrix has."""
+        return len(self.terms) - int(self.intercept)
 
     @property
     def sparse(self) -> bool:
-        return not isinstance(self.matrix, np.ndarray)
+        return self.rows.here is not None and not isinstance(self.matrix, np.ndarray)
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    def __getstate__(self) -> dict[str, Any]:
+        if "_moments" in self.__dict__:
+            _ = self.centre, self._coordinates  # where rows stay elsewhere these cannot be found again
+        return {name: value for name, value in vars(self).items() if name != "_wide"}
+
     @cached_property
     def _wide(self) -> Rows:
         """The rows in chunks that suit what is done to the columns alone."""
-        return self.rows.cut_into(max(64, WIDE_CHUNK // max(1, self.matrix.shape[1])))
+        return self.rows.cut_into(max(64, WIDE_CHUNK // max(1, self.width)))
 
     # ------------------------------------------------------------------ pieces of one chunk
 
@@ -102,7 +113,7 @@ class Design:
     def _moments(self) -> dict[str, np.ndarray]:
         """Sums of the columns around a first idea of their centre, and the largest entries."""
         shifts = not self.sparse and self.intercept
-        idea = np.mean(self.rows.sample(GLANCE, 0).data[0], axis=0) if shifts else np.zeros(self.matrix.shape[1])
+        idea = np.mean(self.rows.sample(GLANCE, 0).data[0], axis=0) if shifts else np.zeros(self.width)
 
         def moments(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
             matrix = data[0] - theta if shifts else data[0]
@@ -121,7 +132,7 @@ class Design:
     def centre(self) -> np.ndarray:
         """Weighted column means."""
         if self.sparse or not self.intercept:
-            return np.zeros(self.matrix.shape[1])
+            return np.zeros(self.width)
         return self._moments["idea"] + self._moments["first"] / self.rows.total_weight
 
     @cached_property
@@ -182,10 +193,14 @@ class Design:
         size = np.abs(null).max(axis=0, initial=0.0)
         return (np.abs(null) > 1e-6 * np.maximum(size, 1e-300)).any(axis=1)
 
-    def directions(self, place: slice = slice(None)) -> np.ndarray:
-        """Rows in the coordinates `u`."""
-        matrix, turn = self.shifted(self.matrix[place]), self.to_shifted
-        return turn[0] + matrix @ turn[1:] if self.intercept else np.asarray(matrix @ turn)
+    def turned(self, matrix: Any) -> np.ndarray:
+        """Rows of the matrix in the coordinates `u`."""
+        shifted, turn = self.shifted(matrix), self.to_shifted
+        return turn[0] + shifted @ turn[1:] if self.intercept else np.asarray(shifted @ turn)
+
+    def directions(self) -> np.ndarray:
+        """All rows in the coordinates `u`; of rows in memory."""
+        return self.turned(self.matrix)
 
     @cached_property
     def leverage_one(self) -> np.ndarray:
@@ -194,16 +209,17 @@ class Design:
             return np.zeros(0, dtype=int)
 
         def leverages(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            matrix = self.shifted(data[0])
-            each = theta[0] + matrix @ theta[1:] if self.intercept else np.asarray(matrix @ theta)
-            return {}, {"leverage": weight * np.square(each).sum(axis=1)}, None
+            each = weight * np.square(self.turned(data[0])).sum(axis=1)
+            return {"max leverage": each.max()}, {"leverage": each}, None
 
-        leverage = self._wide.map(leverages, self.to_shifted).by_unit["leverage"]
-        return np.flatnonzero(leverage > (1.0 - LEVERAGE_ONE) * self.rows.total_weight)
+        found, one = self._wide.map(leverages, None), (1.0 - LEVERAGE_ONE) * self.rows.total_weight
+        if not found.sums["max leverage"] > one:
+            return np.zeros(0, dtype=int)
+        return np.flatnonzero(np.asarray(found.by_unit["leverage"]) > one)
 
     def determined_by(self, row: int) -> list[str]:
         """The terms whose coefficients only this row, with leverage one, determines."""
-        size = np.abs(self.to_coefficients @ self.directions(slice(row, row + 1))[0])
+        size = np.abs(self.to_coefficients @ self.turned(self.rows.take([row]).data[0])[0])
         return [term for term, one in zip(self.terms, size) if one > 1e-6 * size.max()]
 
     @cached_property
@@ -216,13 +232,19 @@ class Design:
     def size(self) -> int:
         return self.to_shifted.shape[1]
 
-    def predictor(self, u: np.ndarray, place: slice = slice(None)) -> np.ndarray:
-        """Offset and linear predictor of some rows."""
-        return self.offset[place] + self.linear(self.shifted(self.matrix[place]), self.to_shifted @ u)
+    def predictor(self, u: np.ndarray) -> np.ndarray:
+        """Offset and linear predictor of all rows."""
+
+        def predictors(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            return {}, {"predictor": data[1] + self.linear(self.shifted(data[0]), theta)}, None
+
+        return self._wide.map(predictors, self.to_shifted @ u).by_unit["predictor"]
 
     def project_by_row(self, target: np.ndarray) -> np.ndarray:
         """As :meth:`project`, of a number for every row."""
-        beside = replace(self.rows, data=(*self.rows.data, target))
+        here = self.rows.here
+        assert here is not None
+        beside = replace(here, data=(*here.data, target))
         return self.with_rows(beside).project(lambda data: data[4])
 
     def project(self, target: Callable[[Data], np.ndarray]) -> np.ndarray:
@@ -236,7 +258,7 @@ class Design:
         gram = gram + (self.penalty + 1e-12 * np.eye(len(gram))) / self.rows.total_weight
         return np.linalg.solve(gram, self.to_shifted.T @ np.asarray(total) / self.rows.total_weight)
 
-    def with_rows(self, rows: ArrayRows) -> Design:
+    def with_rows(self, rows: Rows) -> Design:
         """The same coordinates with other rows, or other weights."""
         part = replace(self, rows=rows)
         for name in ("centre", "_coordinates"):
@@ -283,13 +305,17 @@ def read_design(
         matrix = np.asarray(matrix, dtype=np.float64)
         _refuse_missing_columns(matrix, matrix, terms)
     n = matrix.shape[0]
-    if not np.isfinite(ridge) or ridge < 0:
-        raise DataError(f"alpha, the ridge penalty, is a number of at least 0; got {ridge}.")
     response, counted = read_response(y, n, trials)
     data = (matrix, read_offset(offset, exposure, n), response, counted)
     if weight is not None and not np.any(np.asarray(weight, dtype=float)):
         raise DataError("all weights are zero, so no row counts. Give at least one row a positive weight.")
-    rows = ArrayRows(data, read_weights(weight, n), labels=("X", "offset", "y", "trials"))
+    return design_of(ArrayRows(data, read_weights(weight, n), labels=DATA), terms, intercept=intercept, ridge=ridge)
+
+
+def design_of(rows: Rows, terms: Sequence[str], *, intercept: bool, ridge: float) -> Design:
+    """A design of rows that are there, with a note on columns that determine each other."""
+    if not np.isfinite(ridge) or ridge < 0:
+        raise DataError(f"alpha, the ridge penalty, is a number of at least 0; got {ridge}.")
     design = Design(rows, _unique([*(["Intercept"] if intercept else []), *terms]), intercept, float(ridge))
     if not design.terms:
         raise DataError("there are no columns and no intercept, so there is nothing to fit.")

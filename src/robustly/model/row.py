@@ -97,6 +97,7 @@ class RowModel:
         points_follow: whether integration points move along with the parameters. They may stay where parameters move the
             prior of the local, and the likelihood not against it.
         examples: a few rows, at which the structure of the model is looked at.
+        made_by: a function and its arguments by which another process makes the same model again.
 
     Example:
         >>> import jax.numpy as jnp, numpyro.distributions as dist, robustly as rb
@@ -133,6 +134,12 @@ class RowModel:
     kink: Callable[[Theta], Scalar] | None = None
     points_follow: bool = True
     examples: Any = None
+    made_by: tuple[Callable[..., RowModel], tuple[Any, ...]] | None = None
+
+    def __reduce__(self) -> Any:
+        if self.made_by is None:
+            raise ModelError("this model is made of functions of this process, and cannot be sent to others.")
+        return self.made_by
 
     def __post_init__(self) -> None:
         if (

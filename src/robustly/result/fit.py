@@ -280,6 +280,8 @@ class Fit:
         bread = self._inverse_information
         if kind == "information" or not bread.size:
             return bread
+        if kind == "sandwich" and "scored" not in self.saved:
+            return bread @ self.need_source("scores").meat(self.weight) @ bread
         scores = self.saved["scored"] if "scored" in self.saved else self.need_source("scores").scores()
         if kind == "cluster":
             return est.by_clusters(bread, scores, self.weight, self._group_of_rows(groups))

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,8 @@ LEAST = 1e-6
 # A heavy-tailed core must do better than a normal one with a wide part by so many nats: few rows cannot tell them apart.
 HEAVY_MARGIN = 5.0
 CENTRAL = 0.05
+# Rows elsewhere that are judged by a core and a wide part are brought into memory if they are no more than these.
+JUDGED = 1 << 18
 # A law with less than this probability is ruled out.
 RULED_OUT = 0.05
 
@@ -104,6 +107,8 @@ class Judgement:
         """
         if fdr is not None and level is not None:
             raise ModelError("outliers takes fdr= or level=, not both.")
+        if self.tail is not None and not isinstance(self.tail, np.ndarray):
+            return _listed_elsewhere(self.tail, surprise, check_fdr(fdr) if level is None else level, level)
         order = np.lexsort((-surprise, self.belonging))
         if level is not None:
             check_level(level)
@@ -189,6 +194,15 @@ def stand_out(
     return by_tails(tail, rule).listed(surprise, fdr, level)
 
 
+def _listed_elsewhere(tail: Any, surprise: Any, most: float, level: float | None) -> np.ndarray:
+    """As :meth:`Judgement.listed`, of tails that are not in memory: only those come here that are small enough to count."""
+    small = tail <= most
+    place = np.asarray(small.nonzero()[0])
+    few, by = np.asarray(tail[small]), np.asarray(surprise[small])
+    chosen = np.flatnonzero(few < level) if level is not None else benjamini_hochberg(few, most, len(tail))
+    return place[chosen[np.lexsort((-by[chosen], few[chosen]))]]
+
+
 def check_fdr(fdr: float | None) -> float:
     """A rate of false discoveries, 0.05 unless told."""
     if fdr is None:
@@ -198,15 +212,15 @@ def check_fdr(fdr: float | None) -> float:
     return float(fdr)
 
 
-def benjamini_hochberg(tail: np.ndarray, fdr: float) -> np.ndarray:
+def benjamini_hochberg(tail: np.ndarray, fdr: float, n: int | None = None) -> np.ndarray:
     """Indices of the rows whose tail probabilities stand out, with an expected share `fdr` of false ones.
 
     The step-up rule of Benjamini & Hochberg (1995); rows are taken as independent, and discrete tail probabilities,
-    which are conservative, keep the promise.
+    which are conservative, keep the promise. Of `n` rows in all, those left out have tail probabilities above `fdr`.
     """
-    n = len(tail)
+    n = len(tail) if n is None else n
     order = np.argsort(tail)
-    below = tail[order] <= fdr * np.arange(1, n + 1) / n
+    below = tail[order] <= fdr * np.arange(1, len(tail) + 1) / n
     if not below.any():
         return np.zeros(0, dtype=int)
     return order[: np.flatnonzero(below)[-1] + 1]

@@ -15,15 +15,14 @@ import inspect
 import io
 import json
 import os
-import stat
-import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from robustly._runtime.atomic import atomic
 from robustly.errors import ModelError, PersistError, RobustlyError, names
 from robustly.result import saved_checks, saved_members
 from robustly.result.saved_members import DAMAGES, sum_of
@@ -43,42 +42,6 @@ KINDS: dict[str, str] = {
     "series": "robustly.series.result:from_saved",
     "hmm": "robustly.series.hmm:from_saved",
 }
-
-
-@contextlib.contextmanager
-def atomic(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """Open a temporary file beside `path` and move it there only when the block ends well.
-
-    A file that is there keeps its permissions, and a link goes on pointing to the file it names.
-    """
-    target = Path(os.path.realpath(path))
-    try:
-        before = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
-    except OSError as error:
-        raise PersistError(
-            f"cannot write {os.fspath(path)}: {error.strerror}. Choose a folder that exists and is yours."
-        ) from error
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        if before is None:
-            umask = os.umask(0)
-            os.umask(umask)
-            before = 0o666 & ~umask
-        os.chmod(temporary, before)
-        os.replace(temporary, target)
-    except BaseException as error:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        if isinstance(error, OSError):
-            raise PersistError(
-                f"cannot write {os.fspath(path)}: {error.strerror or error}. Nothing was changed there; make room or choose "
-                "another folder."
-            ) from error
-        raise
 
 
 def write(path: str | os.PathLike[str], kind: str, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> Path:

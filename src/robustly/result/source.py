@@ -83,6 +83,11 @@ class Source(ABC):
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""
 
+    def meat(self, weight: np.ndarray) -> np.ndarray:
+        """The rows' scores times themselves, added up: what a sandwich holds."""
+        scores = self.scores()
+        return (scores * weight[:, None]).T @ scores
+
     @abstractmethod
     def tail_probabilities(self) -> np.ndarray:
         """How probable a value at least as far out is, by row."""

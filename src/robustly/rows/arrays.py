@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
@@ -13,7 +13,20 @@ import numpy as np
 
 from robustly._runtime.memory import may_have_compiled
 from robustly.errors import DataError
-from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, first_time, thread_pool
+from robustly.rows.store import (
+    THREADS,
+    Data,
+    Mapped,
+    Pass,
+    Rows,
+    Slot,
+    Sums,
+    added_up,
+    first_time,
+    in_pool,
+    sample_places,
+    thread_pool,
+)
 
 CHUNK = 2048
 SMALLEST = 64
@@ -29,6 +42,8 @@ class ArrayRows(Rows):
     labels: tuple[str, ...] = ()
     padded: bool = True
     """Whether the last chunk is filled up to the size of the others, as compiled passes want it."""
+    part_of: int | None = None
+    """Of how many rows these are a part that is cut and filled up as the whole is."""
     _states: WeakKeyDictionary[Slot, np.ndarray] = field(default_factory=WeakKeyDictionary, repr=False)
 
     def __len__(self) -> int:
@@ -44,7 +59,7 @@ class ArrayRows(Rows):
     @property
     def bucket(self) -> int:
         """Rows in a chunk: powers of four where chunks are padded, so that few different sizes are ever compiled."""
-        return bucket_of(len(self), self.chunk) if self.padded else self.chunk
+        return bucket_of(self.part_of or len(self), self.chunk) if self.padded else self.chunk
 
     @cached_property
     def total_weight(self) -> float:
@@ -76,8 +91,18 @@ class ArrayRows(Rows):
             yield place, *self.chunk_at(place)
 
     def map(self, chunk_pass: Pass, theta: Any, keep: Slot | None = None, into: Slot | None = None) -> Mapped:
+        done, by_unit, state = self.each_chunk(
+            chunk_pass, theta, None if keep is None else self._states.get(keep), keeps_state=into is not None
+        )
+        if into is not None and state is not None:
+            self._states[into] = state
+        return Mapped(added_up(done), by_unit)
+
+    def each_chunk(
+        self, chunk_pass: Pass, theta: Any, states: np.ndarray | None, *, keeps_state: bool
+    ) -> tuple[list[Sums], dict[str, np.ndarray], np.ndarray | None]:
+        """The sums of every chunk in the order of the rows, the values by unit of all rows, and their states."""
         places = list(self.places())
-        states = None if keep is None else self._states.get(keep)
         whole: dict[str, np.ndarray] = {}
         making_room = Lock()
 
@@ -98,22 +123,30 @@ class ArrayRows(Rows):
             sums, by_unit, state = chunk_pass(theta, data, weight, before)
             for name, part in by_unit.items():
                 put(name, place, part)
-            if into is not None and state is not None:
+            if keeps_state and state is not None:
                 put("", place, state)
             return {name: np.asarray(value) for name, value in sums.items()}
 
         first = first_time(chunk_pass, self.bucket)
         if first:
             may_have_compiled()
-        if len(places) < 4 or THREADS == 1:
+        if len(places) < 4 or THREADS == 1 or in_pool():
             done = [run(place) for place in places]
         else:
             # What has to be compiled is compiled once, by the first chunk.
             done = [run(place) for place in places[:first]]
             done += thread_pool().map(run, places[first:])
-        if into is not None and "" in whole:
-            self._states[into] = whole.pop("")
-        return Mapped(added_up(done), whole)
+        return done, whole, whole.pop("", None)
+
+    @property
+    def here(self) -> ArrayRows:
+        return self
+
+    def column(self, place: int) -> Any:
+        return self.data[place]
+
+    def each_piece(self, look: Callable[[Data], Any]) -> list[Any]:
+        return [look(self.data)]
 
     def states(self, slot: Slot) -> np.ndarray | None:
         """What a slot holds, if anything."""
@@ -127,7 +160,7 @@ class ArrayRows(Rows):
     def sample(self, n: int, seed: int = 0) -> ArrayRows:
         if n >= len(self):
             return self
-        return self.take(np.sort(np.random.default_rng(seed).choice(len(self), n, replace=False)))
+        return self.take(sample_places(n, len(self), seed))
 
     def weighed(self, weight: np.ndarray) -> ArrayRows:
         # States belong to rows, not to how often they count.

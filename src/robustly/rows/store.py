@@ -7,17 +7,21 @@ serves rows in memory, on disk or on a cluster.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
+
+from robustly.errors import ModelError
 
 if TYPE_CHECKING:
     from robustly.rows.arrays import ArrayRows
@@ -32,6 +36,9 @@ ByUnit = Mapping[str, Any]
 Pass = Callable[[Any, Data, Any, Any], tuple[Sums, ByUnit, Any]]
 
 THREADS = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+
+
+POOL = "robustly-pass"
 
 
 class Slot:
@@ -51,6 +58,8 @@ class Rows(ABC):
 
     weight: Any
     labels: tuple[str, ...]
+    adds_in_order: ClassVar[bool] = True
+    """Whether chunks are added one after the other; a store that adds by a tree, the same every time, says False."""
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -78,11 +87,67 @@ class Rows(ABC):
     def weighed(self, weight: Any) -> Rows:
         """The same rows with other weights."""
 
+    @property
+    def here(self) -> ArrayRows | None:
+        """The rows themselves, if they are in memory."""
+        return None
+
+    def take(self, index: Any) -> ArrayRows:
+        """Some of the rows, by their numbers in ascending order, in memory."""
+        raise ModelError(
+            f"{type(self).__name__} gives no single rows. Fit rows in memory, in Parquet files or in Dask."
+        )
+
+    def cut_into(self, chunk: int) -> Rows:
+        """The same rows in chunks of another size, where the store can choose it."""
+        return self
+
+    def each_piece(self, look: Callable[[Data], Any]) -> list[Any]:
+        """What `look` says of the rows, piece by piece as they are kept; what it raises names the piece."""
+        raise ModelError(f"{type(self).__name__} does not say in which pieces its rows are kept.")
+
+    def column(self, place: int) -> Any:
+        """One of the arrays that passes see as data, for all rows."""
+        return self.map(_ColumnPass(place), None).by_unit["column"]
+
+
+@dataclass(frozen=True)
+class _ColumnPass:
+    """A pass that gives a column as it is."""
+
+    place: int
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, None]:
+        return {}, {"column": data[self.place]}, None
+
+
+def sample_places(n: int, count: int, seed: int) -> np.ndarray:
+    """Which of `count` rows are a sample of `n`, in ascending order: the same ones in every store."""
+    return np.sort(np.random.default_rng(seed).choice(count, n, replace=False))
+
 
 @cache
 def thread_pool() -> ThreadPoolExecutor:
     """The one pool in which chunks run side by side: XLA spreads a single chunk over the cores only in part."""
-    return ThreadPoolExecutor(THREADS, thread_name_prefix="robustly")
+    return ThreadPoolExecutor(THREADS, thread_name_prefix=POOL)
+
+
+def in_pool() -> bool:
+    """Whether this thread is one of the pool: it must not wait for others of it."""
+    return threading.current_thread().name.startswith(POOL) or getattr(_here, "one_by_one", False)
+
+
+_here = threading.local()
+
+
+@contextlib.contextmanager
+def one_by_one() -> Iterator[None]:
+    """Chunks run one after the other inside the block, as others are shared out over threads or processes already."""
+    before, _here.one_by_one = getattr(_here, "one_by_one", False), True
+    try:
+        yield
+    finally:
+        _here.one_by_one = before
 
 
 if hasattr(os, "register_at_fork"):

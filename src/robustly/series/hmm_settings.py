@@ -56,7 +56,12 @@ def start_chain(model: Any, rows: np.ndarray, random: np.random.RandomState) -> 
     """Where EM begins: states from a robust mixture start, and what the user has set."""
     size, dim, kind = model.n_components, rows.shape[1], model.covariance_type
     filled = filled_rows(rows, size)
-    rules = Rules(kind, floor_of(filled, kind, model.reg_covar), fit_dof=model.dof == "fit", tied_dof=model.tied_dof)
+    rules = Rules(
+        kind,
+        floor_of(filled, filled.shape[1], kind, model.reg_covar),
+        fit_dof=model.dof == "fit",
+        tied_dof=model.tied_dof,
+    )
     dof = START_DOF if model.dof == "fit" else float(model.dof)
     init = set(model.init_params)
     start, transition = np.full(size, 1.0 / size), np.full((size, size), (1.0 - STAY) / max(size - 1, 1))

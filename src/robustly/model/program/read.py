@@ -8,6 +8,7 @@ ones, and the other latent sites become shared parameters with their own priors.
 from __future__ import annotations
 
 import copy
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,6 +20,7 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import Distribution, biject_to
 
+from robustly._runtime.precision import double_precision
 from robustly.errors import LocalizeError, did_you_mean, names
 from robustly.model.parameters import Theta
 from robustly.model.program import hyper
@@ -45,6 +47,19 @@ from robustly.model.program.trace import ROWS, Site, Trace, fixed_key, inside, r
 from robustly.model.row import Latent, RowModel
 from robustly.rows.arrays import pad
 
+# Rows with which another process reads a program again, and the programs it has read so far.
+READ_AGAIN = 257
+_READ: dict[str, Program] = {}
+
+
+def read_again(token: str, request: Request, arguments: Arguments) -> Program:
+    """The program that another process has read."""
+    if token not in _READ:
+        with double_precision():
+            _READ[token] = Program(request, arguments)
+        _READ[token].token = token
+    return _READ[token]
+
 
 class Program:
     """A program read for one kind of call; `row_model` is what it comes to."""
@@ -59,6 +74,8 @@ class Program:
     def __init__(self, request: Request, arguments: Arguments) -> None:
         self.request = request
         self.arguments = arguments
+        self.token = uuid.uuid4().hex
+        """By which another process knows what it has read already."""
         full = self.full_trace(arguments)
         leading = [leaf.shape[0] for leaf in arguments.leaves if np.ndim(leaf) > 0]
         self.plate = choose_plate(full, leading, request.plate)
@@ -91,6 +108,15 @@ class Program:
                 "Use jnp.where or jax.lax.cond instead of Python's if, and jnp instead of np on sampled values and data."
             ) from error
         check_independent(self)
+
+    def __copy__(self) -> Program:
+        other = object.__new__(Program)
+        vars(other).update(vars(self))
+        return other
+
+    def __reduce__(self) -> Any:
+        # What was traced and compiled stays here; another process reads the program again, with a few of its rows.
+        return read_again, (self.token, self.request, self.padded(self.arguments, min(READ_AGAIN, self.rows_read)))
 
     # ------------------------------------------------------------------ calling the program
 
@@ -351,6 +377,7 @@ class Program:
                 limits[f"{site_name}.{argument}"] = limit
         single = self.single
         return RowModel(
+            made_by=(getattr, (self, "row_model")),
             log_likelihood=self._log_likelihood if self.latents is None else self._log_likelihood_z,
             start=start,
             constraints=limits,

@@ -1,0 +1,229 @@
+"""What do rows outside memory cost? Time a row and resident memory, from Parquet and on a two-worker Dask cluster.
+
+``python benchmarks/scale.py disk --rows 1e7`` makes a Parquet set (deleted after), fits it in memory and from disk, each in a
+process of its own, and writes ``results/scale_disk.json``. ``… cluster --rows 5e6`` compares one process with two workers whose
+rows only ever exist there. ``… kills`` kills fits at random moments and compares their answers. Ratios are within one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+RESULTS = Path(__file__).parent / "results"
+COLUMNS = 20
+A_FILE = 1_000_000
+
+
+def made_rows(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Columns, a response with Student-t errors, and counts."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(count, COLUMNS))
+    predictor = X @ np.linspace(-0.2, 0.2, COLUMNS)
+    return X, predictor + rng.standard_t(3, count), rng.poisson(np.exp(predictor + 0.5 * rng.normal(size=count)))
+
+
+def write_rows(folder: Path, rows: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for place, start in enumerate(range(0, rows, A_FILE)):
+        X, y, count = made_rows(min(A_FILE, rows - start), place)
+        columns = {f"x{j}": X[:, j] for j in range(COLUMNS)} | {"y": y, "count": count}
+        pq.write_table(pa.table(columns), folder / f"{place:03d}.parquet", compression="none", row_group_size=1 << 17)
+
+
+def resident() -> float:
+    """The most memory this process had, in MB; that of the process which started it is not counted."""
+    line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM"))
+    return float(line.split()[1]) / 1024.0
+
+
+def child(what: str, model: str, folder: str) -> dict:
+    """One fit, with its time, passes and memory."""
+    import robustly as rb
+
+    names = [f"x{j}" for j in range(COLUMNS)]
+    estimator = rb.RobustLinearRegression() if model == "linear" else rb.RobustPoissonRegression()
+    y = "y" if model == "linear" else "count"
+    before = resident()
+    if what == "memory":
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(folder, columns=[*names, y])
+        X = np.column_stack([table[name].to_numpy() for name in names])
+        response = table[y].to_numpy()
+        del table
+        began = time.perf_counter()
+        fit = estimator.fit(X, response).result_
+    else:
+        began = time.perf_counter()
+        fit = estimator.fit(rb.parquet(folder, columns=names), y).result_
+    return {
+        "seconds": time.perf_counter() - began,
+        "cpu seconds": time.process_time(),
+        "passes": len(fit.history),
+        "resident MB": resident(),
+        "resident MB before": before,
+        "coefficients": fit.coefficients.tolist(),
+        "standard errors": np.asarray(fit.standard_errors).tolist(),
+        "log likelihood": fit.log_likelihood,
+    }
+
+
+def run_child(*words: str) -> dict:
+    command = [sys.executable, __file__, "child", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def disk(rows: int, models: list[str], beside_memory: bool) -> dict:
+    folder = Path(tempfile.mkdtemp(prefix="robustly-scale-"))
+    found: dict = {"rows": rows, "columns": COLUMNS, "models": {}}
+    try:
+        need = 8.0 * rows * (COLUMNS + 2)
+        if shutil.disk_usage(folder).free < 3 * need:
+            raise SystemExit(f"{need / 1e9:.1f} GB of free disk are needed three times over.")
+        write_rows(folder, rows)
+        found["MB on disk"] = sum(one.stat().st_size for one in folder.iterdir()) / 1e6
+        for model in models:
+            if not beside_memory:
+                found["models"][model] = {"parquet": run_child("parquet", model, str(folder))}
+                continue
+            run_child("parquet", model, str(folder))  # compiles, and warms the file cache for both
+            ours, memory = run_child("parquet", model, str(folder)), run_child("memory", model, str(folder))
+            apart = {
+                name: float(np.max(np.abs(np.subtract(ours.pop(name), memory.pop(name)))))
+                for name in ("coefficients", "standard errors")
+            }
+            found["models"][model] = {
+                "parquet": ours,
+                "memory": memory,
+                "throughput ratio": memory["seconds"] / ours["seconds"],
+                "largest difference": apart,
+            }
+    finally:
+        shutil.rmtree(folder)
+    return found
+
+
+def cluster(rows: int, partitions: int) -> dict:
+    import dask
+    import dask.array as da
+    from dask.distributed import Client, LocalCluster
+
+    import robustly as rb
+
+    each = rows // partitions
+    rows = each * partitions
+    options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": None}
+    with LocalCluster(n_workers=2, **options) as made, Client(made):
+        parts = [dask.delayed(made_rows)(each, place) for place in range(partitions)]
+        X = da.concatenate([da.from_delayed(one[0], (each, COLUMNS), float) for one in parts])
+        y = da.concatenate([da.from_delayed(one[1], (each,), float) for one in parts])
+        rb.RobustLinearRegression().fit(X[: 2 * each], y[: 2 * each])  # compiles
+        began = time.perf_counter()
+        ours = rb.RobustLinearRegression().fit(X, y).result_
+        seconds, client_memory = time.perf_counter() - began, resident()
+    found = {"rows": rows, "partitions": partitions, "dask seconds": seconds, "client MB": client_memory}
+    if rows > 5_000_000:
+        return found
+    whole = [made_rows(each, place) for place in range(partitions)]
+    X, y = np.concatenate([one[0] for one in whole]), np.concatenate([one[1] for one in whole])
+    del whole
+    rb.RobustLinearRegression().fit(X[: 2 * each], y[: 2 * each])
+    began = time.perf_counter()
+    memory = rb.RobustLinearRegression().fit(X, y).result_
+    one = time.perf_counter() - began
+    return found | {
+        "one process seconds": one,
+        "overhead": seconds / one,
+        "largest difference": float(np.abs(ours.estimates - memory.estimates).max()),
+    }
+
+
+KILLED = """
+import sys, json
+import robustly as rb
+fit = rb.glm("count ~ x0 + x1", rb.parquet(sys.argv[1]), checkpoint=sys.argv[2])
+print(json.dumps([fit.estimates.tolist(), fit.log_likelihood]))
+"""
+
+
+def kills(count: int, rows: int) -> dict:
+    """Kill fits at random moments until so many are dead; each is started again until it ends."""
+    folder = Path(tempfile.mkdtemp(prefix="robustly-kills-"))
+    chance, killed, ended, apart = random.Random(0), 0, 0, 0.0
+    at = []
+    try:
+        (folder / "rows").mkdir()
+        write_rows(folder / "rows", rows)
+
+        def start(place: str) -> subprocess.Popen:
+            return subprocess.Popen(
+                [sys.executable, "-c", KILLED, str(folder / "rows"), str(folder / place)], stdout=subprocess.PIPE
+            )
+
+        began = time.perf_counter()
+        known = json.loads(start("known").communicate()[0])
+        whole = time.perf_counter() - began
+        while killed < count:
+            place, deaths = f"fit-{ended}", 0
+            while True:
+                process = start(place)
+                try:
+                    # Four deaths a fit at most, so that there are several fits to compare.
+                    out = process.communicate(timeout=None if deaths == 4 else chance.uniform(0.2, 1.0) * whole)[0]
+                    break
+                except subprocess.TimeoutExpired:
+                    process.send_signal(signal.SIGKILL)
+                    process.communicate()
+                    killed, deaths = killed + 1, deaths + 1
+                    passes = len(list((folder / place).glob("pass-*.npz"))) if (folder / place).exists() else 0
+                    at.append(passes)
+            found = json.loads(out)
+            apart = max(apart, float(np.max(np.abs(np.subtract(found[0], known[0])))), abs(found[1] - known[1]))
+            ended += 1
+    finally:
+        shutil.rmtree(folder)
+    return {"kills": killed, "fits": ended, "passes kept at each kill": at, "largest difference": apart, "rows": rows}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=["disk", "cluster", "kills", "child"])
+    parser.add_argument("words", nargs="*")
+    parser.add_argument("--rows", type=float, default=1e6)
+    parser.add_argument("--models", nargs="+", default=["linear", "poisson"])
+    parser.add_argument("--partitions", type=int, default=20)
+    parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--disk-only", action="store_true", help="no fit in memory to compare with")
+    given = parser.parse_args()
+    if given.what == "child":
+        print(json.dumps(child(*given.words)))
+        return
+    if given.what == "disk":
+        found = disk(int(given.rows), given.models, not given.disk_only)
+    elif given.what == "cluster":
+        found = cluster(int(given.rows), given.partitions)
+    else:
+        found = kills(given.count, int(given.rows))
+    found["load when done"] = os.getloadavg()[0]
+    name = f"scale_{given.what}{'' if given.what == 'kills' else f'_{int(given.rows):.0e}'.replace('+0', '')}.json"
+    (RESULTS / name).write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

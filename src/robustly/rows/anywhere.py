@@ -1,0 +1,42 @@
+"""Is what a fit was given in memory or elsewhere? Columns of Parquet files and Dask collections are told from arrays here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from robustly.errors import DataError
+from robustly.rows.dask import DaskColumns, is_dask
+from robustly.rows.store import Rows
+from robustly.rows.stored import Layout, Stored
+
+
+def as_stored(value: Any) -> Stored | None:
+    """Columns of rows that live elsewhere, or None for anything else."""
+    if isinstance(value, Stored):
+        return value
+    return DaskColumns.of(value) if is_dask(value) else None
+
+
+def rows_from(asked: Sequence[Stored], layout: Layout) -> Rows:
+    """A store of columns of the same rows; the recipe gets them in this order."""
+    return asked[0].rows(asked, layout)
+
+
+def along(rows: Stored, given: Any, label: str) -> Stored:
+    """What goes along with rows: one of their columns by its name, or columns of the same rows."""
+    if isinstance(given, str):
+        return rows.pick(given)
+    found = as_stored(given)
+    if found is None:
+        raise DataError(
+            f"{label} is in memory, but the rows are in {rows.where}. Give the name of a column, or columns of the same "
+            "rows."
+        )
+    return found
+
+
+def in_memory_if_stored(value: Any) -> Any:
+    """Columns that live elsewhere as an array; everything else as it came."""
+    stored = as_stored(value)
+    return value if stored is None else stored.gathered()

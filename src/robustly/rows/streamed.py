@@ -1,0 +1,254 @@
+"""Rows that do not fit into memory: read piece by piece in the order of the rows, the next piece while this one is used.
+
+Pieces are put together and cut where rows in memory would be cut, filled up in the same way, and added up in the same order.
+So the sums of a pass are those of the same rows in memory, bit for bit, whatever the sizes of files and row groups.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from robustly.errors import DataError, RobustlyError
+from robustly.rows.arrays import CHUNK, ArrayRows, bucket_of
+from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places
+
+# Rows that are put together before threads share out their chunks: as few as keep all threads at work.
+SMALLEST_BLOCK = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Some rows as they were read: arrays or frames, one for each thing that was asked for, and where they stood."""
+
+    parts: tuple[Any, ...]
+    count: int
+    where: str = ""
+    """The file or partition, for errors."""
+    first: int = 0
+    """Number of the first row there."""
+
+
+class Pieces(ABC):
+    """Rows that can be read again and again, in pieces of any size and always in the same order."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many rows there are."""
+
+    @abstractmethod
+    def __iter__(self) -> Iterator[Piece]: ...
+
+
+# The arrays that passes see, and weights where rows have them, made from the parts of a piece.
+Recipe = Callable[..., tuple[Data, Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamedRows(Rows):
+    """Rows made from pieces by a recipe, ``recipe(*parts) -> (data, weight or None)``, whenever a pass needs them."""
+
+    pieces: Pieces
+    recipe: Recipe
+    labels: tuple[str, ...] = ()
+    chunk: int = CHUNK
+    padded: bool = True
+    given: np.ndarray | None = field(default=None, repr=False)
+    """Weights in place of those that the recipe gives."""
+    _states: WeakKeyDictionary[Slot, np.ndarray] = field(default_factory=WeakKeyDictionary, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    @cached_property
+    def weight(self) -> np.ndarray:  # type: ignore[override]
+        if self.given is not None:
+            return self.given
+        with_weights = next(iter(self._read()))[1] is not None
+        if not with_weights:
+            return np.broadcast_to(1.0, len(self))  # no memory for a constant
+        return np.concatenate([np.asarray(weight, dtype=float) for _, weight in self._read()])
+
+    @cached_property
+    def total_weight(self) -> float:
+        return float(self.weight.sum())
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self) -> Iterator[tuple[Data, Any]]:
+        """What passes see of each piece, checked; one thread reads ahead."""
+
+        def make(pieces: Iterator[Piece]) -> tuple[Data, Any] | None:
+            piece = next(pieces, None)
+            return None if piece is None else made(piece, self.recipe)
+
+        pieces = iter(self.pieces)
+        with ThreadPoolExecutor(1, thread_name_prefix="robustly-read") as reader:
+            ahead = reader.submit(make, pieces)
+            while (found := ahead.result()) is not None:
+                ahead = reader.submit(make, pieces)
+                yield found
+
+    def blocks(self) -> Iterator[tuple[slice, ArrayRows]]:
+        """All rows in order, in blocks of whole chunks, and where each begins and ends."""
+        bucket = bucket_of(len(self), self.chunk) if self.padded else self.chunk
+        size = bucket * max(2 * THREADS, SMALLEST_BLOCK // bucket)
+        start, held, count = 0, [], 0
+        for data, weight in self._read():
+            held.append((data, weight))
+            count += len(data[0])
+            if count < size:
+                continue
+            joined, weights = _joined(held)
+            whole = count // bucket * bucket
+            for at in range(0, whole, size):
+                place = slice(at, min(at + size, whole))
+                yield self._block(start, tuple(a[place] for a in joined), None if weights is None else weights[place])
+                start += place.stop - place.start
+            held = [(tuple(a[whole:] for a in joined), None if weights is None else weights[whole:])]
+            count -= whole
+        if count:
+            yield self._block(start, *_joined(held))
+
+    def _block(self, start: int, data: Data, weight: Any) -> tuple[slice, ArrayRows]:
+        place = slice(start, start + len(data[0]))
+        if self.given is not None:
+            weight = self.given[place]
+        weight = np.ones(len(data[0])) if weight is None else np.asarray(weight, dtype=float)
+        rows = ArrayRows(data, weight, self.chunk, self.labels, self.padded, part_of=len(self))
+        return place, rows
+
+    # ------------------------------------------------------------------ passes
+
+    def map(self, chunk_pass: Pass, theta: Any, keep: Slot | None = None, into: Slot | None = None) -> Mapped:
+        before = None if keep is None else self._states.get(keep)
+        gathered: dict[str, np.ndarray] = {}
+        names: dict[str, None] = {}
+
+        def each() -> Iterator[Sums]:
+            for place, block in self.blocks():
+                states = None if before is None else before[place]
+                done, by_unit, state = block.each_chunk(chunk_pass, theta, states, keeps_state=into is not None)
+                names.update(dict.fromkeys(by_unit))
+                # What adds up is asked for now. What comes by row is most often not asked for at all, so it is left
+                # until it is, unless there is nothing else.
+                wanted = {} if done[0] else dict(by_unit)
+                for name, part in wanted.items() if state is None else [*wanted.items(), ("", state)]:
+                    if name not in gathered:
+                        gathered[name] = np.empty((len(self), *part.shape[1:]), dtype=part.dtype)
+                    gathered[name][place] = part
+                yield from done
+
+        sums = added_up(each())
+        if into is not None and "" in gathered:
+            self._states[into] = gathered.pop("")
+        if sums and names:
+            return Mapped(sums, LaterByUnit(self, chunk_pass, theta, before, tuple(names)))
+        return Mapped(sums, gathered)
+
+    def take(self, index: Any) -> ArrayRows:
+        wanted = np.asarray(index, dtype=np.int64)
+        found = []
+        for place, block in self.blocks():
+            low, high = np.searchsorted(wanted, [place.start, place.stop])
+            if low < high:
+                found.append(block.take(wanted[low:high] - place.start))
+        data, weight = _joined([(rows.data, rows.weight) for rows in found])
+        return ArrayRows(data, weight, self.chunk, self.labels, self.padded)
+
+    def sample(self, n: int, seed: int = 0) -> ArrayRows:
+        return self.take(np.arange(len(self)) if n >= len(self) else sample_places(n, len(self), seed))
+
+    def weighed(self, weight: np.ndarray) -> StreamedRows:
+        other = WeakKeyDictionary(self._states)
+        return replace(self, given=np.asarray(weight, dtype=float), _states=other)
+
+    def cut_into(self, chunk: int) -> StreamedRows:
+        if chunk == self.chunk:
+            return self
+        other = replace(self, chunk=chunk)
+        other.__dict__.update({name: vars(self)[name] for name in ("weight", "total_weight") if name in vars(self)})
+        return other
+
+    def each_piece(self, look: Callable[[Data], Any]) -> list[Any]:
+        found = []
+
+        def seen(*parts: Any) -> tuple[Data, Any]:
+            data, weight = self.recipe(*parts)
+            found.append(look(data))
+            return data, weight
+
+        for _ in replace(self, recipe=seen)._read():
+            pass
+        return found
+
+
+class LaterByUnit(Mapping[str, np.ndarray]):
+    """Values by unit of a pass that is run again, with the states it began with, when they are asked for."""
+
+    def __init__(
+        self, rows: StreamedRows, chunk_pass: Pass, theta: Any, before: np.ndarray | None, names: tuple[str, ...]
+    ) -> None:
+        self.rows, self.chunk_pass, self.theta, self.before, self.names = rows, chunk_pass, theta, before, names
+
+    @cached_property
+    def _values(self) -> dict[str, np.ndarray]:
+        found: dict[str, np.ndarray] = {}
+        for place, block in self.rows.blocks():
+            states = None if self.before is None else self.before[place]
+            for name, part in block.each_chunk(self.chunk_pass, self.theta, states, keeps_state=False)[1].items():
+                if name not in found:
+                    found[name] = np.empty((len(self.rows), *part.shape[1:]), dtype=part.dtype)
+                found[name][place] = part
+        self.before = None
+        return found
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self.names:
+            raise KeyError(name)
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def made(piece: Piece, recipe: Recipe) -> tuple[Data, Any]:
+    """What passes see of a piece; errors name the file and count its rows."""
+    try:
+        data, weight = recipe(*piece.parts)
+    except RobustlyError as error:
+        raise located(error, piece.where, piece.first) from None
+    if any(len(a) != piece.count for a in data):
+        raise DataError(
+            f"{piece.where}: rows came to {names_of_lengths(data)}, but there are {piece.count}. Give one value a row."
+        )
+    return data, weight
+
+
+def names_of_lengths(data: Sequence[Any]) -> str:
+    return ", ".join(str(len(a)) for a in data)
+
+
+def located(error: RobustlyError, where: str, first: int) -> RobustlyError:
+    """An error about rows of a piece, with the place of the piece and rows counted from its file's first."""
+    import re
+
+    text = re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + first}", str(error))
+    return type(error)(f"{where}: {text}" if where else text)
+
+
+def _joined(held: Sequence[tuple[Data, Any]]) -> tuple[Data, Any]:
+    if len(held) == 1:
+        return held[0]
+    data = tuple(np.concatenate(parts) for parts in zip(*(one[0] for one in held)))
+    return data, None if held[0][1] is None else np.concatenate([one[1] for one in held])
