@@ -220,7 +220,8 @@ def test_a_summary_has_one_form_for_all_models(fits):
     for kind, fit in fits.items():
         summary = fit.summary()
         assert list(summary.frame.index) == fit.labels
-        wanted = ["estimate", "std. error", *(["z", "p"] if fit.terms else []), "2.5 %", "97.5 %"]
+        score = "t" if np.isfinite(fit.reference_dof()).any() else "z"
+        wanted = ["estimate", "std. error", *([score, "p"] if fit.terms else []), "2.5 %", "97.5 %"]
         assert list(summary.frame.columns) == wanted
         for line in ("rows", "log likelihood", "AIC, BIC", "evidence by", "standard errors by", "outcome"):
             assert line in summary.heading, kind

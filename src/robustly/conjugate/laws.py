@@ -223,7 +223,7 @@ def _tabulated_some(pair: PairDefinition, theta: Theta, beside: Columns, observa
         listed = list_counts(log_density, rows, first=256, most=1 << 20)
     else:
         place = (lambda t: (np.exp(t),) * 2) if pair.support == "positive" else lambda t: (np.sinh(t), np.cosh(t))
-        listed = list_line(log_density, place, rows, (-60.0, 60.0), points=4001)
+        listed = list_line(log_density, place, rows, (-60.0, 60.0), points=8001)
     off = ~(np.abs(listed.total - 1.0) < (COUNTS_OFF if listed.whole else LINE_OFF))
     if off.any():
         raise ModelError(

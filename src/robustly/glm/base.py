@@ -19,7 +19,7 @@ from robustly.glm.grouped.design import INTERCEPT, group_design
 from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.grouped.result import mixed_of
 from robustly.glm.named import FAMILIES
-from robustly.glm.predictive import GLMPredictive
+from robustly.glm.predictive import Expecting, GLMPredictive, of_kind
 from robustly.glm.result import regression_of
 from robustly.glm.stored import stored_design, stored_predictor
 from robustly.model.linear import Design, Given, read_design, read_offset
@@ -334,20 +334,15 @@ class RowRegressor(RegressorMixin, GLMEstimator):
             return stored_predictor(stored, self._names_in(), fitted, offset, exposure, asked)
         return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, groups=groups))
 
-    def _expected(self, kind: str | None, predictive: GLMPredictive) -> np.ndarray:
+    def _expected(self, kind: str | None, predictive: Expecting) -> np.ndarray:
         """Predictions, which scikit-learn's scores have to be able to use."""
         found = of_kind(self.predict_kind if kind is None else kind, predictive)
-        if np.isposinf(found).any() and np.isfinite(predictive.m).all() and np.isfinite(predictive.typical).all():
+        if np.isposinf(found).any() and np.isfinite(predictive.typical).all():
             raise ModelError(
                 "the fitted law of rows' own values has tails so heavy that the expected response is infinite. Ask for "
                 'kind="typical" (predict_kind="typical" in the estimator), or for predict_dist(X).quantile(0.5).'
             )
         return found
-
-
-def of_kind(kind: str, predictive: GLMPredictive) -> np.ndarray:
-    """The expected response by the name of its kind."""
-    return predictive.of_kind(kind)
 
 
 def given_by_row(**given: Any) -> tuple[str, ...]:

@@ -17,11 +17,11 @@ from robustly.glm.base import (
     OwnPredictors,
     given_by_row,
     keep_fit,
-    of_kind,
     refuse_no_response,
 )
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
+from robustly.glm.predictive import of_kind
 from robustly.glm.result import regression_of
 from robustly.glm.stored import classes_in
 from robustly.model.linear import Design, Given

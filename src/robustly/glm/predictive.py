@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -113,14 +113,6 @@ class GLMPredictive(RowLaw):
     def typical(self) -> np.ndarray:
         """Expected value of a row whose own value is the common one: ``exp(x·w)`` for counts."""
         return self.fitted.typical(self.m, self.trials)
-
-    def of_kind(self, kind: str) -> np.ndarray:
-        """The expected value by the name of its kind; ``"marginal"`` is the name of the mean in 0.1."""
-        if kind in ("mean", "marginal"):
-            return self.mean
-        if kind == "typical":
-            return self.typical
-        raise DataError(f'kind takes "mean" (over all rows) or "typical" (a row in the middle); got {kind!r}.')
 
     @property
     def sd(self) -> np.ndarray:
@@ -346,3 +338,21 @@ class GLMPredictive(RowLaw):
 def _nodes(shared: dict[str, float]) -> int:
     spread = shared.get("spread", 0.0)
     return 81 if spread > 6 else 41 if spread > 2 else 21
+
+
+class Expecting(Protocol):
+    """Rows with an expected response."""
+
+    @property
+    def mean(self) -> np.ndarray: ...
+    @property
+    def typical(self) -> np.ndarray: ...
+
+
+def of_kind(kind: str, predictive: Expecting) -> np.ndarray:
+    """The expected response by the name of its kind; ``"marginal"`` is the name of the mean in 0.1."""
+    if kind in ("mean", "marginal"):
+        return predictive.mean
+    if kind == "typical":
+        return predictive.typical
+    raise DataError(f'kind takes "mean" (over all rows) or "typical" (a row in the middle); got {kind!r}.')

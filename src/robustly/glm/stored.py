@@ -22,7 +22,7 @@ from robustly.glm.formula_parse import parse
 from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
 from robustly.glm.formula_spec import FormulaColumns, Side, factors_of, learn, needed
 from robustly.glm.named import as_family
-from robustly.glm.predictive import Fitted, GLMPredictive
+from robustly.glm.predictive import Fitted, GLMPredictive, of_kind
 from robustly.model.linear import DATA, Design, design_of, read_offset, read_response
 from robustly.rows.anywhere import along, rows_from
 from robustly.rows.store import Data, Rows
@@ -253,7 +253,7 @@ class PredictorPass:
     def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
         found = self.fitted.predictor(data[0], data[1])
         if self.kind is not None:
-            found = GLMPredictive(self.fitted, found, None).of_kind(self.kind)
+            found = of_kind(self.kind, GLMPredictive(self.fitted, found, None))
         return {}, {"found": found}, None
 
 

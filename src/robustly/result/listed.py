@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 # Mass that may be left beyond the last count.
 LEFT_OUT = 1e-9
 # Log masses this far below the highest are left out.
-DEEP = 40.0
+DEEP = 32.0
 
 # Values (rows, m) -> their log densities
 LogDensity = Callable[[np.ndarray], np.ndarray]

@@ -103,7 +103,9 @@ def _named_files(path: Any) -> list[str]:
             if one.suffix.lower() in ENDINGS and not one.name.startswith((".", "_"))
         )
         if not inside:
-            raise DataError(f"the folder {text} holds no .parquet files. Name a folder, a file or a pattern that does.")
+            raise DataError(
+                f"{text} is a folder that holds no .parquet files. Name a file, or a folder or pattern that has some."
+            )
         return inside
     if os.path.exists(text):
         return [text]
