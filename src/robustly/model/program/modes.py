@@ -31,7 +31,9 @@ def read_program(request: Request, arguments: Arguments) -> Program:
         if request.follow:
             return read_program(replace(request, sites=(*request.sites, error.site)), arguments)
         raise
-    except Exception as error:  # whatever one row cannot give, all of them may
+    except Exception as error:  # whatever one row cannot give, all of them may, unless rows were named
+        if request.rows is not None and isinstance(error, RobustlyError):
+            raise
         first = error
     try:
         found = WholeProgram(request, arguments)
