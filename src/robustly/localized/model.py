@@ -14,7 +14,7 @@ from numpyro import handlers
 
 from robustly._runtime.precision import double_precision, in_double_precision
 from robustly.approx import Approximation
-from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
+from robustly.errors import DataError, FitError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import warn_unless_converged
 from robustly.localized.by_group import take_groups
@@ -30,6 +30,7 @@ from robustly.model.program.modes import read_program
 from robustly.model.program.read import Program
 from robustly.model.program.request import Request
 from robustly.model.row import RowModel
+from robustly.result.fit import Fit
 from robustly.result.views import view
 from robustly.rows.arrays import ArrayRows, make_rows
 from robustly.rows.groups import Grouping, side_by_side
@@ -250,7 +251,23 @@ class Localized:
         progress: show a progress line.
         checkpoint: a folder from which the same call goes on after its process was killed.
         """
-        known, options = self._known, self._take_options(kwargs)
+        known = self._known
+        before = len(known.programs)
+        try:
+            fit = self._fit(args, dict(kwargs))
+        except FitError:
+            if len(known.programs) > before:
+                raise
+            # What was found of a model by other data may not hold of these: read it anew, for what that says of them.
+            known.programs.clear()
+            fit = self._fit(args, kwargs)
+        # What running the model itself changed outside of it makes it no other model.
+        _KNOWN[self._fingerprint] = known
+        warn_unless_converged(fit.outcome)
+        return fit
+
+    def _fit(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Fit:
+        options = self._take_options(kwargs)
         stored = stored_call(self.request.model, args, kwargs)
         if stored is not None and self.by is not None:
             raise DataError("by= needs rows in memory. Read them, or leave by= out.")
@@ -266,11 +283,7 @@ class Localized:
         else:
             rows = stored.rows(program, options.get("weights"), options.get("chunk"))
         with checkpointed(rows, options.get("checkpoint"), self._description(program, model, options)) as kept:
-            fit = fit_program(self, program, model, found, arguments, kept, options, groups)
-        # What running the model itself changed outside of it makes it no other model.
-        _KNOWN[self._fingerprint] = known
-        warn_unless_converged(fit.outcome)
-        return fit
+            return fit_program(self, program, model, found, arguments, kept, options, groups)
 
     def _in_groups(self, program: Program, rows: ArrayRows, groups: Grouping) -> tuple[RowModel, str, ArrayRows]:
         """The model of a group and the groups, for rows that were read."""
