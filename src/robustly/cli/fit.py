@@ -54,10 +54,8 @@ def fit_command(
     A formula with a bar, such as "visits ~ age + (1 | clinic)", is a mixed model: groups have effects of their own.
     A folder of Parquet files or a pattern such as 'data/*.parquet' is read piece by piece, whatever its size.
     """
-    from robustly.cli import terminal
     from robustly.cli.stored import StoredFit
 
-    terminal.refuse_unwritable(report, save, reads=(data,))
     columns = opt.row_options(weights, offset, exposure, trials, alpha, na)
     stored = StoredFit(
         data,
@@ -73,12 +71,16 @@ def fit_command(
         scheduler,
         checkpoint,
     )
+    if not stored.is_needed:
+        refuse_missing_file(data)
+    from robustly.cli import terminal
+
+    terminal.refuse_unwritable(report, save, reads=(data,))
     if stored.is_needed:
         if report is not None:
             raise DataError("--report needs the rows in memory: name a single file, without --workers or --checkpoint.")
         stored.run(save=save, as_json=as_json)
         return
-    refuse_missing_file(data)
     asked = read_request(data, formula, family, columns, delimiter, encoding, decimal, max_iter)
     if asked.has_groups:
         from robustly.cli.groups import fit_groups
