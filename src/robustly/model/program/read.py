@@ -110,7 +110,7 @@ class Program:
         check_independent(self)
 
     def __copy__(self) -> Program:
-        other = object.__new__(Program)
+        other = object.__new__(type(self))
         vars(other).update(vars(self))
         return other
 
