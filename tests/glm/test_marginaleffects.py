@@ -13,7 +13,7 @@ import statsmodels.formula.api as smf
 import robustly as rb
 from robustly.errors import ModelError
 
-effects = pytest.importorskip("marginaleffects", reason="marginaleffects is not installed: pip install robustly[test]")
+effects = None
 
 OLD_POLARS = int(pl.__version__.split(".")[0]) < 2
 FAMILIES = {
@@ -22,6 +22,20 @@ FAMILIES = {
     "bernoulli": sm.families.Binomial(),
 }
 TERMS = ["Intercept", "town[T.b]", "town[T.c]", "x", "z", "x:z"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def package():
+    """The package, which sets JAX's precision for the whole process when it is imported; other tests have their own."""
+    global effects
+    import jax
+
+    wide = jax.config.jax_enable_x64
+    effects = pytest.importorskip(
+        "marginaleffects", reason="marginaleffects is not installed: pip install robustly[test]"
+    )
+    yield
+    jax.config.update("jax_enable_x64", wide)
 
 
 @pytest.fixture(scope="module")
