@@ -13,8 +13,8 @@ from sklearn.mixture import BayesianGaussianMixture
 from sklearn.utils.estimator_checks import check_estimator
 
 import robustly as rb
-from robustly.approx.t_rows import collect
 from robustly.fit.t_components import Rules
+from robustly.fit.t_rows import collect
 from robustly.fit.t_start import body, from_shares
 from robustly.mixture.variational import ParameterBelief, Prior, raise_bound
 

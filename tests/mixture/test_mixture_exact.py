@@ -9,8 +9,8 @@ from scipy import stats
 from sklearn.mixture import GaussianMixture
 
 import robustly as rb
-from robustly.approx.t_rows import collect
 from robustly.fit.t_components import Components, Rules, run_ecm, update_components
+from robustly.fit.t_rows import collect
 from robustly.fit.t_start import from_shares
 
 KINDS = ("full", "tied", "diag", "spherical")
@@ -162,7 +162,7 @@ def test_sums_do_not_depend_on_the_size_of_the_blocks(rng, monkeypatch):
     X, labels = clusters(rng)
     kernel = from_shares(X, np.eye(3)[labels], Rules("full", np.zeros(2), fit_dof=True), 4.0).kernel
     whole = collect(X, kernel, fit_dof=True)
-    monkeypatch.setattr("robustly.approx.t_rows.BLOCK_NUMBERS", 1)  # blocks of the least size
+    monkeypatch.setattr("robustly.fit.t_rows.BLOCK_NUMBERS", 1)  # blocks of the least size
     parts = collect(X, kernel, fit_dof=True)
     for name in vars(whole):
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-9, atol=1e-9)

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy.special import digamma, polygamma
 
-from robustly.approx.t_rows import Densities, MixtureSums, collect
+from robustly.fit.t_rows import Densities, MixtureSums, collect
 from robustly.model import scale_matrices
 from robustly.rows.store import Rows
 

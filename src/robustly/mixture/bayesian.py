@@ -10,9 +10,9 @@ from sklearn.utils import check_random_state
 
 from robustly._runtime.estimator import with_parameters
 from robustly._runtime.threads import on_one_thread
-from robustly.approx.t_rows import collect
 from robustly.errors import ConvergenceWarning, DataError
 from robustly.fit.t_components import Rules
+from robustly.fit.t_rows import collect
 from robustly.fit.t_settings import floor_of
 from robustly.fit.t_start import body, make_start
 from robustly.mixture.fitted import FittedMixture

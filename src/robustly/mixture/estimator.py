@@ -10,10 +10,10 @@ from sklearn.utils import check_random_state
 
 from robustly._runtime.estimator import with_parameters
 from robustly._runtime.threads import on_one_thread
-from robustly.approx.t_rows import as_rows
 from robustly.errors import ConvergenceWarning, DataError
 from robustly.fit.checkpoint import checkpointed
 from robustly.fit.t_components import Components, ComponentsRun, Rules, run_ecm
+from robustly.fit.t_rows import as_rows
 from robustly.fit.t_settings import floor_of
 from robustly.fit.t_start import body, is_sound, make_start
 from robustly.mixture.fitted import FittedMixture

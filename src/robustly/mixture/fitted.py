@@ -14,8 +14,8 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from robustly._runtime.estimator import with_parameters
-from robustly.approx.t_rows import Densities, RowsSeen, log_densities, see, shares
 from robustly.errors import DataError, ModelError, PersistError
+from robustly.fit.t_rows import Densities, RowsSeen, log_densities, see, shares
 from robustly.fit.t_settings import LARGEST_VALUE
 from robustly.mixture.settings import check_mixture_settings
 from robustly.model import scale_matrices

@@ -25,8 +25,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import betaln, digamma, gammaln, multigammaln
 
-from robustly.approx.t_rows import Densities, MixtureSums, collect
 from robustly.fit.t_components import em_dofs, newton_dofs
+from robustly.fit.t_rows import Densities, MixtureSums, collect
 from robustly.model import scale_matrices
 from robustly.rows.store import Rows
 

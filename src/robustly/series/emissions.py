@@ -1,7 +1,7 @@
 r"""What do values say of the states? Multivariate t densities and the sums an EM step needs, missing columns integrated out.
 
 A state's law is the component of a t mixture, and its density and sums are read by that model's passes
-(:mod:`robustly.approx.t_rows`). Rows are sorted by which columns they have. With columns o there and m missing, the density is
+(:mod:`robustly.fit.t_rows`). Rows are sorted by which columns they have. With columns o there and m missing, the density is
 the t law of the columns that are there with the same ν, the pull :math:`u = (\nu + d_o)/(\nu + \delta_o)`, and the missing ones
 enter the sums by their conditional mean and, beside it, :math:`\Sigma_{mm} - \Sigma_{mo}\Sigma_{oo}^{-1}\Sigma_{om}` a row.
 Rows with nothing have density one and say nothing.
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from robustly.approx.t_rows import Densities, DofRates, MixtureSums, Pass, log_densities, sum_block
 from robustly.fit.t_components import Components
+from robustly.fit.t_rows import Densities, DofRates, MixtureSums, Pass, log_densities, sum_block
 from robustly.model import scale_matrices
 
 

@@ -15,9 +15,9 @@ from sklearn.utils import check_random_state
 
 from robustly._runtime.estimator import with_parameters
 from robustly._runtime.threads import on_one_thread
-from robustly.approx.t_rows import log_tails
 from robustly.errors import ConvergenceWarning, ModelError, NotFittedError, PersistError
 from robustly.fit.t_components import Components
+from robustly.fit.t_rows import log_tails
 from robustly.model import scale_matrices
 from robustly.result import persist
 from robustly.result.strayed_rows import StrayedRows, fit_strayed_rows

@@ -22,8 +22,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from scipy.special import digamma, gammaln, polygamma
-from scipy.stats import chi2
+from scipy.special import chdtrc, digamma, gammaln, polygamma
 
 from robustly._runtime.threads import on_one_thread
 from robustly.model.scale_matrices import log_det_factors
@@ -201,7 +200,7 @@ def _block_seen(over: Pass, columns: np.ndarray, spread: np.ndarray | None) -> t
     label = density.argmax(axis=0)
     nearest = (distance if spread is None else distance / spread[:, None]).min(axis=0)
     own = np.take_along_axis(distance, label[None], axis=0)[0]
-    tail = chi2(over.dim).sf(nearest)
+    tail = chdtrc(over.dim, nearest)
     return {}, {"label": label, "tail": tail, "own": own, "evidence": shares(density)[0]}
 
 
