@@ -321,7 +321,11 @@ def test_arviz_gets_draws_of_coefficients_and_the_evidence_of_rows(data):
         warnings.simplefilter("ignore")
         loo = arviz.loo(found)
         assert arviz.summary(found)["r_hat"].max() < 1.05
-        arviz.plot_ppc(found, num_pp_samples=10)
-        arviz.plot_loo_pit(found, y="y")
+        if hasattr(arviz, "plot_ppc_dist"):  # ArviZ 1
+            arviz.plot_ppc_dist(found, num_samples=10, backend="matplotlib")
+            arviz.plot_loo_pit(found, backend="matplotlib")
+        else:
+            arviz.plot_ppc(found, num_pp_samples=10)
+            arviz.plot_loo_pit(found, y="y")
     elpd = loo.elpd if hasattr(loo, "elpd") else loo.elpd_loo  # ArviZ 1, and before it
     assert elpd == pytest.approx(fit.loo, abs=1.0)

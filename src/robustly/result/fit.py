@@ -698,7 +698,8 @@ class Fit:
         """Posterior draws for ArviZ, the integrated log likelihood of every row at each of them, and what was observed.
 
         An ``InferenceData``, or with ArviZ 1 and later the ``DataTree`` that took its place: ``az.loo``, ``az.summary`` and
-        ``az.compare`` take it. Regressions have replicated responses besides, for ``az.plot_ppc`` and ``az.plot_loo_pit``.
+        ``az.compare`` take it. Regressions have replicated responses besides, for ``az.plot_ppc`` (in
+        ArviZ 1 ``az.plot_ppc_dist``) and ``az.plot_loo_pit``.
 
         Args:
             draws: what :meth:`sample_posterior` gave; None draws here.
