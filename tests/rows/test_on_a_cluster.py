@@ -20,8 +20,8 @@ from robustly.rows.anywhere import as_stored, rows_from
 from robustly.rows.stored import Layout
 from robustly.testing import check_rows
 
-dd = pytest.importorskip("dask.dataframe")
-distributed = pytest.importorskip("distributed")
+dd = pytest.importorskip("dask.dataframe", reason="clusters need the distributed extra")
+distributed = pytest.importorskip("distributed", reason="clusters need the distributed extra")
 pytestmark = pytest.mark.filterwarnings("ignore")  # Dask's own, of what it uses
 
 N = 1500
