@@ -28,9 +28,9 @@ def test_real_documents_are_bursty(cora, twenty):
 
 @pytest.mark.parametrize("size", [50, 100])
 def test_more_topics_do_not_hurt(cora, twenty, size):
-    # On eight other splits 50 and 100 topics predicted better than 20, by .006 at the least.
+    # With two seeds 100 topics predicted better than 20 by .008 and .015; another processor moves a fit by .003.
     _, train, test = cora
-    more = RobustLDA(size, random_state=0, draws=150).fit(train)
+    more = RobustLDA(size, random_state=0).fit(train)
     assert document_completion(more, test, 0) > document_completion(twenty, test, 0) - 0.01
 
 
