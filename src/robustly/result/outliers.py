@@ -156,17 +156,22 @@ class Judgement:
         return f"{how} {self.doubt}" if self.doubt else how
 
 
+def weights_of(candidates: Sequence[Candidate]) -> np.ndarray:
+    """The laws' probabilities, by their evidence."""
+    evidence = np.array([one.log_evidence for one in candidates])
+    evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
+    weight = np.exp(evidence - evidence.max())
+    return weight / weight.sum()
+
+
 def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = False) -> Judgement:
     """Weigh laws by their evidence: tails in their cores and probabilities are averages over them.
 
     Where laws are hard to tell apart and much depends on it, the `cautious` answer is the least of the probabilities under those
     that the rows do not rule out.
     """
-    evidence = np.array([one.log_evidence for one in candidates])
-    evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
-    weight = np.exp(evidence - evidence.max())
-    weight /= weight.sum()
-    best = candidates[int(evidence.argmax())]
+    weight = weights_of(candidates)
+    best = candidates[int(weight.argmax())]
     total: np.ndarray | float = 0.0
     tails: list[tuple[float, np.ndarray]] = []
     for one, share in zip(candidates, weight):
