@@ -148,7 +148,7 @@ class Contaminated(Law):
 
     def _measured(self, row: Row, numbers: Numbers) -> tuple[Array, Array]:
         m, scale, *dof, variation, width, _ = numbers
-        density = (lambda *given: log_student_t(*given, dof[0])) if dof else log_gauss
+        density = (lambda off, scale: log_student_t(off, scale, dof[0])) if dof else log_gauss
         return shifted_parts(row[0] - m, scale, variation, width, density)
 
     def _spread(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array]:

@@ -173,15 +173,17 @@ def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = 
     weight = weights_of(candidates)
     best = candidates[int(weight.argmax())]
     total: np.ndarray | float = 0.0
-    tails: list[tuple[float, np.ndarray]] = []
+    tail: np.ndarray | None = None
+    counted = 0.0
     for one, share in zip(candidates, weight):
         given = one.probability
         total = total + (0.0 if given is None else share * given)
         if share > NO_SAY and one.tail is not None:
-            tails.append((share, one.tail))
+            tail = share * one.tail + (0.0 if tail is None else tail)
+            counted += share
     if cautious:
         total = np.min([one.probability for one, share in zip(candidates, weight) if share > RULED_OUT], axis=0)  # type: ignore[arg-type]
-    tail = sum(share * one for share, one in tails) / sum(share for share, _ in tails) if tails else None
+    tail = None if tail is None else tail / counted
     probability = np.broadcast_to(total, np.shape(tail) if tail is not None else np.shape(total)).astype(float)
     weights = {one.name: float(share) for one, share in zip(candidates, weight)}
     return Judgement(probability, tail, best.share, best.name, weights, doubt)
@@ -193,7 +195,7 @@ def heavy_tails_doubt(candidates: Sequence[Candidate]) -> str:
     best, heavy = candidates[int(np.argmax(evidence))], candidates[-1]
     if best is heavy or evidence[-1] + heavy.margin <= max(evidence) or best.tail is None or heavy.tail is None:
         return ""
-    listed, fewer = (len(benjamini_hochberg(one.tail, USUAL)) for one in (best, heavy))
+    listed, fewer = (len(benjamini_hochberg(tail, USUAL)) for tail in (best.tail, heavy.tail))
     if fewer >= listed:
         return ""
     return (

@@ -226,8 +226,8 @@ def judge_measurements(
     student = lambda theta: 2.0 * stats.t(theta["dof"]).sf(residual(theta) / theta["scale"])
 
     def parts(theta: Mapping[str, Any], row: Any, density: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
-        numbers = [jnp.log(theta[name]) for name in ("scale", "variation", "width")]
-        return shifted_parts(away(theta, row), *numbers, density)
+        scale, variation, width = (jnp.log(theta[name]) for name in ("scale", "variation", "width"))
+        return shifted_parts(away(theta, row), scale, variation, width, density)
 
     scale = {} if "scale" in fixed else {"scale": limit.positive}
     common: dict[str, Any] = {"fixed": fixed, "keeps": keeps, "prior": prior, "unbiased": unbiased}
@@ -256,7 +256,7 @@ def judge_measurements(
         ),
         TwoPart(
             "a core with heavy tails (Student t)",
-            lambda theta, row: parts(theta, row, lambda *given: log_student(*given, jnp.log(theta["dof"]))),
+            lambda theta, row: parts(theta, row, lambda off, scale: log_student(off, scale, jnp.log(theta["dof"]))),
             [{**wide[0], "dof": 4.0}],
             {**free, "dof": limit.positive},
             {**believed, "dof": DOF},
