@@ -50,15 +50,17 @@ def fit_program(
     groups: Grouping | None = None,
 ) -> Fit:
     """Fit a program that has been read; falls back to its classical model when the rows do not differ."""
+    law = None
+    if owner.contaminated:
+        law = owner.compiled.get((CONTAMINATED, id(model))) or contaminated(program, model)
+        owner.compiled[(CONTAMINATED, id(model))] = law
     start = start_vector(model, options.get("start"))
     problem = ProgramProblem(model, rows, options["approx"])
     problem.limit = _SharedValue(owner, program, arguments, rows, groups) if _can_degenerate(program) else None
     with _progress(options.get("progress", False)) as report:
         found = find(problem, options["method"], stop_of(options), start, report)
     judged = None
-    if owner.contaminated:
-        law = owner.compiled.get((CONTAMINATED, id(model))) or contaminated(program, model)
-        owner.compiled[(CONTAMINATED, id(model))] = law
+    if law is not None:
         plain, (found, judged) = found, fit_two_parts(law, found, rows, options["approx"], stop_of(options))
         if found is plain:
             found = replace(found, notes=(*found.notes, NO_SHARE))

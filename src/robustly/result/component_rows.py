@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from robustly.result.outliers import Candidate, Judgement, weights_of
+from robustly.result.outliers import Candidate, Judgement, schwarz_curve, weights_of
 
 SHARE_PRIOR = (1.0, 30.0)
 WIDTH, WIDTH_SPREAD = 5.0, 0.6
@@ -109,9 +109,10 @@ def fit_component_law(distance: np.ndarray, known: np.ndarray, shares: np.ndarra
             break
     core, wide = at.logs(distance, known)
     mean = lambda logs: float(np.einsum("ik,ik->", shares, logs))
-    # A curvature of 2πn a number makes Laplace's approximation the criterion of Schwarz (1978).
-    curve = lambda numbers: -2.0 * np.pi * len(known) * np.eye(numbers)
-    laws = [Candidate(TWO_PARTS, mean(np.logaddexp(core, wide)), curve(2)), Candidate(HEAVY, mean(tails), curve(1))]
+    laws = [
+        Candidate(TWO_PARTS, mean(np.logaddexp(core, wide)), schwarz_curve(len(known), 2)),
+        Candidate(HEAVY, mean(tails), schwarz_curve(len(known), 1)),
+    ]
     return ComponentLaw(at.core, at.share, at.width, float(weights_of(laws)[0]))
 
 

@@ -164,6 +164,11 @@ def weights_of(candidates: Sequence[Candidate]) -> np.ndarray:
     return weight / weight.sum()
 
 
+def schwarz_curve(rows: int, numbers: int) -> np.ndarray:
+    """The curvature that makes Laplace's approximation the criterion of Schwarz (1978), for laws fitted without one."""
+    return -2.0 * np.pi * rows * np.eye(numbers)
+
+
 def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = False) -> Judgement:
     """Weigh laws by their evidence: tails in their cores and probabilities are averages over them.
 
