@@ -31,6 +31,8 @@ STOP = Stop(1e-9, 60)
 # Small subsets, and how often each is fitted again to its closest half.
 SUBSETS, CONCENTRATIONS = 40, 3
 KEPT_SUBSETS = 3
+# Subsets are weighed by so many rows, the best of them by all.
+FEW_ROWS = 300
 # Beyond these a start is made from so many rows or columns.
 START_ROWS, START_COLUMNS = 2000, 60
 # From so many rows on, what the estimates leave open no longer shows in a row's score.
@@ -279,35 +281,37 @@ def trimmed_start(design: Design, family: Any) -> list[tuple[np.ndarray, np.ndar
     some = counted if len(counted) <= START_ROWS else np.sort(rng.choice(counted, START_ROWS, replace=False))
     target = np.asarray(family.start(design.y, design.trials) - design.offset)[some]
     columns = design.with_rows(design.rows.take(some)).directions()
-    size, half = columns.shape[1], max((len(some) + columns.shape[1] + 1) // 2, columns.shape[1] + 1)
+    size = columns.shape[1]
     if size > START_COLUMNS or len(some) < 2 * size + 2:
         return []
+    few = np.sort(rng.choice(len(some), FEW_ROWS, replace=False)) if len(some) > FEW_ROWS else slice(None)
     found = []
     for _ in range(SUBSETS):
-        u = np.linalg.lstsq(*_subset(columns, target, rng.choice(len(some), size + 1, replace=False)), rcond=None)[0]
+        rows = rng.choice(len(some), size + 1, replace=False)
+        u = np.linalg.lstsq(columns[rows], target[rows], rcond=None)[0]
         for _ in range(CONCENTRATIONS):
-            u, left = _concentrated(columns, target, u, half)
+            u, left = _concentrated(columns[few], target[few], u)
         found.append((left, u))
     found.sort(key=lambda pair: pair[0])
     best = []
     for _, u in found[:KEPT_SUBSETS]:
         for _ in range(10):
-            u, left = _concentrated(columns, target, u, half)
+            u, left = _concentrated(columns, target, u)
         best.append((left, u))
     u = min(best, key=lambda pair: pair[0])[1]
     return [(u, target - columns @ u)]
 
 
-def _subset(columns: np.ndarray, target: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return columns[rows], target[rows]
-
-
-def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray, half: int) -> tuple[np.ndarray, float]:
+def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, float]:
     """Least squares of the half of the rows that lie closest."""
-    away = np.abs(target - columns @ u)
-    closest = np.argpartition(away, half - 1)[:half]
-    found = np.linalg.lstsq(*_subset(columns, target, closest), rcond=None)[0]
-    rest = np.sort((target - columns @ found) ** 2)[:half]
+    rows, size = columns.shape
+    half = max((rows + size + 1) // 2, size + 1)
+    closest = np.argpartition(np.abs(target - columns @ u), half - 1)[:half]
+    inside = columns[closest]
+    gram = inside.T @ inside
+    gram[np.diag_indices(size)] += 1e-10 * (np.trace(gram) + 1e-300)
+    found = np.linalg.solve(gram, inside.T @ target[closest])
+    rest = np.partition((target - columns @ found) ** 2, half - 1)[:half]
     return found, float(rest.sum())
 
 
@@ -359,10 +363,11 @@ def _overdispersed(core: Law, previous: Found) -> bool:
         return True
     m, trials = problem.design.predictor(u), problem.design.trials
     nuisance = law.core.nuisance(phi)
-    # Twice the slope of the core's log likelihood in the squared spread, at none.
+    # Twice the slope of the core's log likelihood in the squared spread, at none: within its own error a spread gains nothing.
     away = problem.design.y - family.mean(m, nuisance, trials)
     inside = problem.rows.weight / (1.0 + np.exp(np.minimum(odds, 700.0)))
-    return float(inside @ (away**2 - family.variance(m, nuisance, trials))) > 0.0
+    each = inside * (away**2 - family.variance(m, nuisance, trials))
+    return float(each.sum()) > float(np.sqrt(each @ each))
 
 
 def _grown(core: Law, previous: Found) -> list[np.ndarray]:
