@@ -126,7 +126,7 @@ class Regression(ViewProblem):
             and isinstance(plan.law.family, Bernoulli | Binomial)
             and [names[i] for i in free] == ["spread"]
         )
-        if self.tabulated:
+        if self.tabulated and design.responses is not None:
             # Tables are made with all points: they are few beside the rows that are read off them.
             self.cheaper = Effort.FULL
             self.read = TablePass(self.view, design.responses)
@@ -216,10 +216,10 @@ class Regression(ViewProblem):
     def _base_pass(self) -> Pass:
         """A pass that gives what the log density holds of the responses alone; of equal ones it is found once."""
         family, responses = self.plan.law.family, self.design.responses if self.tabulated else None
-        known = None if responses is None else family.log_base(responses.y, responses.trials)
+        known = np.zeros(0) if responses is None else family.log_base(responses.y, responses.trials)
 
         def base(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            each = family.log_base(data[2], data[3]) if known is None else known[responses.of(data)]
+            each = family.log_base(data[2], data[3]) if responses is None else known[responses.of(data)]
             return {"base": np.where(weight > 0, weight * each, 0.0).sum()}, {"base": each}, None
 
         return base
