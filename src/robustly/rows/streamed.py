@@ -247,8 +247,21 @@ def located(error: RobustlyError, where: str, first: int) -> RobustlyError:
     return type(error)(f"{where}: {text}" if where else text)
 
 
+def put_together(parts: Sequence[Any]) -> Any:
+    """Arrays or sparse tables of some rows each, one after the other."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    if hasattr(parts[0], "iloc"):
+        import pandas as pd
+
+        return pd.concat(parts, ignore_index=True)
+    from scipy import sparse
+
+    return sparse.vstack(parts, format="csr")
+
+
 def _joined(held: Sequence[tuple[Data, Any]]) -> tuple[Data, Any]:
     if len(held) == 1:
         return held[0]
-    data = tuple(np.concatenate(parts) for parts in zip(*(one[0] for one in held)))
+    data = tuple(put_together(parts) for parts in zip(*(one[0] for one in held)))
     return data, None if held[0][1] is None else np.concatenate([one[1] for one in held])
