@@ -127,7 +127,7 @@ def read_part(kind: str, listed: tuple[str, ...], block: Any) -> Any:
             name = listed[bad[0][1]] if array.ndim == 2 else listed[0]
             what = "a missing value (NaN)" if np.isnan(array[tuple(bad[0])]) else f"{array[tuple(bad[0])]}"
             raise DataError(f'column "{name}" holds {what} in row {bad[0][0]}. Drop or fill these rows.')
-    return array.astype(float) if kind == "matrix" else array
+    return array.astype(float, copy=False) if kind == "matrix" else array
 
 
 def make_part(

@@ -175,7 +175,8 @@ def _facts_of(files: Sequence[str]) -> dict[str, Any]:
 
 def _opened_file(arrow: Any, path: str) -> Any:
     try:
-        return arrow.parquet.ParquetFile(path)
+        # Buffered beforehand, all row groups of a file would be in memory at once.
+        return arrow.parquet.ParquetFile(path, pre_buffer=False)
     except (arrow.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
 
