@@ -47,13 +47,15 @@ class StoredFit:
 
     def run(self, *, save: Path | None, as_json: bool) -> None:
         """Fit, show and keep."""
+        import numpy as np
+
         from robustly.cli import terminal
 
         if not 0 < self.fdr < 1:
             raise DataError(f"--fdr is a share between 0 and 1; got {self.fdr}. 0.05 is usual.")
         with self._rows() as rows, told(), terminal.working("fitting …"):
             classical, robust = self._fits(rows)
-            outliers = robust.outliers(fdr=self.fdr)
+            outliers = np.asarray(robust.outliers(fdr=self.fdr))
             if save is not None:
                 robust.save(save)
         if as_json:
