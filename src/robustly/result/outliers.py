@@ -120,7 +120,7 @@ class Judgement:
             raise ModelError("outliers takes fdr= or level=, not both.")
         if not isinstance(self.belonging, np.ndarray):
             return _listed_elsewhere(self, check_fdr(fdr), level)
-        order = np.lexsort((-surprise, self.belonging))
+        order = np.lexsort((-np.asarray(surprise), self.belonging))
         if level is not None:
             check_level(level)
             return order[self.belonging[order] < level]

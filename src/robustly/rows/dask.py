@@ -33,7 +33,7 @@ from robustly.rows.dask_tasks import (
     sums_done,
     take_rows,
 )
-from robustly.rows.store import Data, Mapped, Pass, Rows, Slot, sample_places
+from robustly.rows.store import Data, Mapped, Pass, Rows, Slot, sample_places, tell_rows
 from robustly.rows.streamed import put_together
 
 FAN_IN = 8
@@ -180,6 +180,7 @@ class DaskRows(Rows):
         states = [client.submit(state_of, one, pure=False) for one in done] if into is not None else None
         shapes = client.submit(shapes_of, done[0], pure=False)
         total, by_row = gathered(client, [sums[0], shapes])
+        tell_rows(len(self), len(self))
         if into is not None:
             self._states[into] = states
         return Mapped(total, DaskByUnit(self, run, at, before, by_row))

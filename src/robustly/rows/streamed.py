@@ -18,7 +18,7 @@ import numpy as np
 
 from robustly.errors import DataError, RobustlyError
 from robustly.rows.arrays import CHUNK, ArrayRows, bucket_of
-from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places
+from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places, tell_rows
 
 # Rows that are put together before threads share out their chunks: as few as keep all threads at work.
 SMALLEST_BLOCK = 1 << 16
@@ -145,6 +145,7 @@ class StreamedRows(Rows):
                         gathered[name] = np.empty((len(self), *part.shape[1:]), dtype=part.dtype)
                     gathered[name][place] = part
                 yield from done
+                tell_rows(place.stop, len(self))
 
         sums = added_up(each())
         if into is not None and "" in gathered:
