@@ -7,6 +7,7 @@ rows is larger than the rows themselves, so it waits on disk as well.
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import weakref
 from collections.abc import Iterable
@@ -26,21 +27,24 @@ LARGEST_COUNT = np.iinfo(COUNT).max
 WRITTEN_AT_ONCE = 1 << 18
 
 
-def scratch_folder(inside: str | os.PathLike[str] | None = None) -> tempfile.TemporaryDirectory[str]:
+class ScratchFolder:
     """A folder that is gone with what holds it; `inside` says where, the system's folder for such files unless told."""
-    try:
-        return tempfile.TemporaryDirectory(prefix="robustly-", dir=inside)
-    except OSError as error:
-        raise PersistError(
-            f"cannot make a folder in {inside}: {error.strerror}. Name one that you may write."
-        ) from error
+
+    def __init__(self, inside: str | os.PathLike[str] | None = None) -> None:
+        try:
+            self.name = tempfile.mkdtemp(prefix="robustly-", dir=inside)
+        except OSError as error:
+            raise PersistError(
+                f"cannot make a folder in {inside}: {error.strerror}. Name one that you may write."
+            ) from error
+        weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 
 @dataclass(frozen=True, eq=False)
 class TableFiles:
     """A table of rows × columns whose entries are in two files; `indptr` says where each row begins."""
 
-    folder: tempfile.TemporaryDirectory[str]
+    folder: ScratchFolder
     indptr: np.ndarray
     columns: int
     dtype: DTypeLike = np.float64
@@ -89,7 +93,7 @@ class TableWriter:
     """Writes a :class:`TableFiles` row by row."""
 
     def __init__(self, folder: str | os.PathLike[str] | None = None) -> None:
-        self.folder = scratch_folder(folder)
+        self.folder = ScratchFolder(folder)
         self.sizes: list[int] = []
         self.largest = -1
         self._ids: list[np.ndarray] = []
@@ -141,7 +145,7 @@ class TableWriter:
 class StateFile:
     """The state of one chunk, a few arrays by name, in a file that is gone with it."""
 
-    def __init__(self, folder: tempfile.TemporaryDirectory[str], state: dict[str, np.ndarray]) -> None:
+    def __init__(self, folder: ScratchFolder, state: dict[str, np.ndarray]) -> None:
         try:
             number, path = tempfile.mkstemp(".npz", "state-", folder.name)
             with os.fdopen(number, "wb") as stream:
