@@ -255,9 +255,15 @@ class Regression(ViewProblem):
         parts = tuple(found[str(i)] for i in range(len(found)))
         return parts if len(parts) > 1 else parts[0]
 
-    def added_by_row(self, run: Callable[..., dict[str, Any]], vector: np.ndarray) -> dict[str, Any]:
-        """Sums over rows of what ``run(data, weight, (evidence, slope, curve, state))`` makes of them at a vector."""
-        chunk_pass = KernelPass(self.view, self.kernel, self.kernel.curves, (False,), run)
+    def added_by_row(
+        self, run: Callable[..., dict[str, Any]], vector: np.ndarray, by: Callable[..., Any] | None = None
+    ) -> dict[str, Any]:
+        """Sums over rows of what ``run(data, weight, found)`` makes of them at a vector.
+
+        Found are a row's evidence, slope, curve and state, or what ``by(numbers, row, state)`` gives.
+        """
+        more = (False,) if by is None else ()
+        chunk_pass = KernelPass(self.view, self.kernel, self.kernel.curves if by is None else by, more, run)
         return self.rows.map(chunk_pass, self.view.at(vector), keep=self.slot).sums
 
     def curves_by_row(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -20,7 +20,7 @@ from robustly.result.estimates import Hyperparameters
 from robustly.result.hypotheses import TestResult, read_hypotheses, wald
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
-from robustly.result.outliers import TAILS, Judgement, by_tails
+from robustly.result.outliers import TAILS, Judgement, by_partition, by_tails
 from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
 from robustly.rows.labels import RowLabels
@@ -503,7 +503,7 @@ class Fit:
     def outliers(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
         """Rows that do not belong, most surprising first: their labels where the data had an index, else their places.
 
-        ``data.loc[fit.outliers()]`` shows them. Of a regression with groups, these are the labels of groups, and with
+        ``data.loc[fit.outliers()]`` shows them. Of rows on a Dask cluster this is a Dask array, in the order of the rows. Of a regression with groups, these are the labels of groups, and with
         ``level="row"`` the places of rows.
 
         Args:
@@ -531,8 +531,11 @@ class Fit:
                 raise ModelError('this model has no groups; outliers(level="row") are its rows.')
             level = None
         if level is not None:
-            return by_tails(self.tail_probabilities, self.outlier_rule).listed(self.surprise, fdr, level)
-        return self.judgement.listed(self.surprise, fdr)
+            found = by_tails(self.tail_probabilities, self.outlier_rule).listed(self.surprise, fdr, level)
+        else:
+            found = self.judgement.listed(self.surprise, fdr)
+        is_brought = isinstance(found, np.ndarray) and not isinstance(self.surprise, np.ndarray)
+        return by_partition(found, self.surprise) if is_brought else found
 
     @property
     def outlier_probability(self) -> np.ndarray:

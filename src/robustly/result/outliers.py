@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -30,12 +31,16 @@ from robustly.result.levels import check_level
 TAILS, POSTERIOR = "tails", "posterior"
 # Nodes of the normal average over what is left open about a row's log odds.
 NODES = 31
+# Rows of which that average is taken together.
+AT_ONCE = 1 << 16
 # The least share of a score's variance that is left where the row itself decides the fit.
 LEAST = 1e-6
 # A heavy-tailed core must do better than a normal one with a wide part by so many nats: few rows cannot tell them apart.
 HEAVY_MARGIN = 5.0
 CENTRAL = 0.05
-# Rows elsewhere that are judged by a core and a wide part are brought into memory if they are no more than these.
+# Halvings of the interval that the last row on a list is in, where rows are elsewhere.
+HALVINGS = 40
+# Rows elsewhere are brought into memory to be judged if they are no more than these; more are judged where they are.
 JUDGED = 1 << 18
 # A law with less than this probability is ruled out.
 RULED_OUT = 0.05
@@ -77,10 +82,16 @@ class Candidate:
             return None
         from scipy.special import expit
 
-        variance = np.zeros(1) if self.log_odds_variance is None else np.maximum(self.log_odds_variance, 0.0)
+        if self.log_odds_variance is None:
+            return expit(self.log_odds)
+        variance = np.maximum(self.log_odds_variance, 0.0)
         node, weight = np.polynomial.hermite_e.hermegauss(NODES)
-        points = self.log_odds[:, None] + np.sqrt(variance)[:, None] * node
-        return expit(points) @ (weight / weight.sum())
+        found, deviation = np.empty(len(self.log_odds)), np.sqrt(variance)
+        for start in range(0, len(found), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            points = self.log_odds[some, None] + deviation[some, None] * node
+            found[some] = expit(points) @ (weight / weight.sum())
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +118,9 @@ class Judgement:
         """
         if fdr is not None and level is not None:
             raise ModelError("outliers takes fdr= or level=, not both.")
-        if self.tail is not None and not isinstance(self.tail, np.ndarray):
-            return _listed_elsewhere(self.tail, surprise, check_fdr(fdr) if level is None else level, level)
-        order = np.lexsort((-surprise, self.belonging))
+        if not isinstance(self.belonging, np.ndarray):
+            return _listed_elsewhere(self, check_fdr(fdr), level)
+        order = np.lexsort((-np.asarray(surprise), self.belonging))
         if level is not None:
             check_level(level)
             return order[self.belonging[order] < level]
@@ -153,7 +164,7 @@ def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = 
         given = one.probability
         total = total + (0.0 if given is None else share * given)
     if cautious:
-        total = np.min([one.probability for one, share in zip(candidates, weight) if share > RULED_OUT], axis=0)  # type: ignore[arg-type]
+        total = reduce(np.minimum, [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT])  # type: ignore[type-var]
     tail = None
     if best.score is not None:
         from scipy.special import ndtr
@@ -194,13 +205,45 @@ def stand_out(
     return by_tails(tail, rule).listed(surprise, fdr, level)
 
 
-def _listed_elsewhere(tail: Any, surprise: Any, most: float, level: float | None) -> np.ndarray:
-    """As :meth:`Judgement.listed`, of tails that are not in memory: only those come here that are small enough to count."""
-    small = tail <= most
-    place = np.asarray(small.nonzero()[0])
-    few, by = np.asarray(tail[small]), np.asarray(surprise[small])
-    chosen = np.flatnonzero(few < level) if level is not None else benjamini_hochberg(few, most, len(tail))
-    return place[chosen[np.lexsort((-by[chosen], few[chosen]))]]
+def _listed_elsewhere(judged: Judgement, rate: float, level: float | None) -> Any:
+    """As :meth:`Judgement.listed`, of rows in Dask partitions: in their order, and only those on the list are ever brought here.
+
+    The largest value that is still on the list is found from counts and sums over the partitions.
+    """
+    value = judged.belonging.persist()
+    if level is not None:
+        check_level(level)
+        return _chosen(value, value < level)
+    if judged.tail is not None:
+        most, count = rate, -1
+        # From above: rows within the bound that they themselves allow.
+        while (found := int((value <= most).sum())) != count:
+            most, count = rate * found / len(value), found
+        return _chosen(value, value <= most)
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        most = 0.5 * (low + high)
+        inside = value <= most
+        fits = float((value * inside).sum()) <= rate * int(inside.sum())
+        low, high = (most, high) if fits else (low, most)
+    return _chosen(value, value <= low)
+
+
+def _chosen(value: Any, inside: Any) -> Any:
+    """The places of some rows, partition by partition."""
+    import dask.array as da
+
+    found = da.arange(len(value), chunks=value.chunks)[inside].persist()
+    return found.compute_chunk_sizes()
+
+
+def by_partition(places: np.ndarray, like: Any) -> Any:
+    """Places of rows in the order and the partitions of a Dask array with a value a row."""
+    import dask.array as da
+
+    ordered = np.sort(places)
+    ends = np.searchsorted(ordered, np.cumsum(like.chunks[0]))
+    return da.from_array(ordered, chunks=(tuple(int(size) for size in np.diff(ends, prepend=0)),))
 
 
 def check_fdr(fdr: float | None) -> float:
