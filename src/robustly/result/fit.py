@@ -341,13 +341,24 @@ class Fit:
 
         Constrained values (a scale, a probability) get theirs on the unconstrained scale, so they stay inside it. An
         estimate on the edge of what is possible (a rate of 0) gets the values whose likelihood is at least 1 − level of
-        the best.
+        the best; a regression's spread that is 0 (degrees of freedom that are infinite) the interval of its profile.
         """
+        check_level(level)
+        limits = getattr(self.model, "edges", {})
+        at_limit = [name for name in limits if name not in self.labels] if self.source is not None else []
+        if kind == "profile":
+            return {name: self.profile_interval(name, level) for name in [*self.labels, *at_limit]}
+        return {
+            **self.wald_intervals(level, kind, groups),
+            **{name: self.profile_interval(name, level) for name in at_limit},
+        }
+
+    def wald_intervals(
+        self, level: float, kind: str = "information", groups: Any = None
+    ) -> dict[str, tuple[float, float]]:
+        """:meth:`confint` without what takes fits of its own: numbers that ran to their limit."""
         from scipy.stats import t
 
-        check_level(level)
-        if kind == "profile":
-            return {name: self.profile_interval(name, level) for name in self.labels}
         wider = t.ppf(0.5 + level / 2, self.reference_dof(kind, groups)) * [
             self.widening(label) for label in self.labels
         ]
@@ -460,7 +471,7 @@ class Fit:
         import pandas as pd
 
         check_level(alpha)
-        ends = self.confint(1.0 - alpha)
+        ends = self.wald_intervals(1.0 - alpha)
         return pd.DataFrame([ends[label] for label in self.params.index], index=self.params.index)
 
     @property
