@@ -98,17 +98,17 @@ def clustered(rng: np.random.Generator, groups: int, each: int) -> tuple[pd.Data
     return frame, 0.5 * rng.normal(size=groups)[place]
 
 
-def clusters_of_counts(rng: np.random.Generator, groups: int, each: int, local: str | None) -> Held:
+def clusters_of_counts(rng: np.random.Generator, groups: int, each: int, local: str | None, kind: str = "jackknife") -> Held:
     frame, shared = clustered(rng, groups, each)
     frame["y"] = rng.poisson(np.exp(1.0 + 0.5 * frame["a"] - 0.3 * frame["b"] + shared))
-    found = rb.glm("y ~ a + b", frame, family="poisson", local=local).confint(LEVEL, kind="cluster", groups=frame["g"])
+    found = rb.glm("y ~ a + b", frame, family="poisson", local=local).confint(LEVEL, kind=kind, groups=frame["g"])
     return [*within(*found["a"], 0.5), *within(*found["b"], -0.3)]
 
 
-def clusters_of_measurements(rng: np.random.Generator, groups: int, each: int, local: str | None) -> Held:
+def clusters_of_measurements(rng: np.random.Generator, groups: int, each: int, local: str | None, kind: str = "jackknife") -> Held:
     frame, shared = clustered(rng, groups, each)
     frame["y"] = 1.0 + 0.5 * frame["a"] - 0.3 * frame["b"] + shared + rng.normal(size=len(frame))
-    found = rb.glm("y ~ a + b", frame, family="normal", local=local).confint(LEVEL, kind="cluster", groups=frame["g"])
+    found = rb.glm("y ~ a + b", frame, family="normal", local=local).confint(LEVEL, kind=kind, groups=frame["g"])
     return [*within(*found["a"], 0.5), *within(*found["b"], -0.3)]
 
 
@@ -129,6 +129,8 @@ CELLS: dict[str, Cell] = {
     "profile, dof 30, n = 500": (profile_of_dof, (500, 30.0)),
     "profile, coefficient of counts, n = 60": (profile_of_coefficient, (60, 0.7)),
     "clusters, counts, classical, 40 groups of 8": (clusters_of_counts, (40, 8, None)),
+    "clusters, counts, classical, 40 groups of 8, as statsmodels": (clusters_of_counts, (40, 8, None, "cluster")),
+    "clusters, counts, classical, 150 groups of 4, as statsmodels": (clusters_of_counts, (150, 4, None, "cluster")),
     "clusters, counts, robust, 40 groups of 8": (clusters_of_counts, (40, 8, "predictor")),
     "clusters, measurements, classical, 40 groups of 8": (clusters_of_measurements, (40, 8, None)),
     "clusters, measurements, t errors, 40 groups of 8": (clusters_of_measurements, (40, 8, "dispersion")),

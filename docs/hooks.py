@@ -116,8 +116,3 @@ def _performed(found: re.Match[str], scope: dict[str, Any]) -> str:
         shown += f'\n<img alt="{escape(found[2], quote=True)}" src="data:image/png;base64,{drawn}">\n'
     return shown
 
-
-def on_page_content(html: str, page: Any, config: Any, files: Any) -> str:
-    """Roles of docstrings as plain code."""
-    html = re.sub(r":math:<code>(.*?)</code>", r"<code>\1</code>", html, flags=re.DOTALL)
-    return re.sub(r":\w+:<code>~?(?:[\w.]*\.)?(\w+)</code>", r"<code>\1</code>", html)

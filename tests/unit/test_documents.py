@@ -33,5 +33,5 @@ def test_a_notebook_has_all_of_its_page(page):
     assert len(made.code_cells(notebook)) == text.count("\n```python\n")
     for cell in notebook["cells"]:
         assert cell["source"] in text or "<!--" in text
-    assert [cell["cell_type"] for cell in notebook["cells"]][0] == "markdown"
+    assert notebook["cells"][0]["cell_type"] == "markdown"
     assert len({cell["id"] for cell in notebook["cells"]}) == len(notebook["cells"])
