@@ -98,14 +98,18 @@ def clustered(rng: np.random.Generator, groups: int, each: int) -> tuple[pd.Data
     return frame, 0.5 * rng.normal(size=groups)[place]
 
 
-def clusters_of_counts(rng: np.random.Generator, groups: int, each: int, local: str | None, kind: str = "jackknife") -> Held:
+def clusters_of_counts(
+    rng: np.random.Generator, groups: int, each: int, local: str | None, kind: str = "jackknife"
+) -> Held:
     frame, shared = clustered(rng, groups, each)
     frame["y"] = rng.poisson(np.exp(1.0 + 0.5 * frame["a"] - 0.3 * frame["b"] + shared))
     found = rb.glm("y ~ a + b", frame, family="poisson", local=local).confint(LEVEL, kind=kind, groups=frame["g"])
     return [*within(*found["a"], 0.5), *within(*found["b"], -0.3)]
 
 
-def clusters_of_measurements(rng: np.random.Generator, groups: int, each: int, local: str | None, kind: str = "jackknife") -> Held:
+def clusters_of_measurements(
+    rng: np.random.Generator, groups: int, each: int, local: str | None, kind: str = "jackknife"
+) -> Held:
     frame, shared = clustered(rng, groups, each)
     frame["y"] = 1.0 + 0.5 * frame["a"] - 0.3 * frame["b"] + shared + rng.normal(size=len(frame))
     found = rb.glm("y ~ a + b", frame, family="normal", local=local).confint(LEVEL, kind=kind, groups=frame["g"])

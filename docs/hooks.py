@@ -115,4 +115,3 @@ def _performed(found: re.Match[str], scope: dict[str, Any]) -> str:
         drawn = base64.b64encode(as_png(scope["figure"])).decode()
         shown += f'\n<img alt="{escape(found[2], quote=True)}" src="data:image/png;base64,{drawn}">\n'
     return shown
-

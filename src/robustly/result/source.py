@@ -90,7 +90,9 @@ class Source(ABC):
 
     def moves_without(self, groups: np.ndarray) -> np.ndarray:
         """How far the vector moves when a group of rows is left out, by group."""
-        raise ModelError('the covariance "jackknife" is of regressions. Ask for "sandwich", or "cluster" with groups=....')
+        raise ModelError(
+            'the covariance "jackknife" is of regressions. Ask for "sandwich", or "cluster" with groups=....'
+        )
 
     @abstractmethod
     def tail_probabilities(self) -> np.ndarray:
