@@ -159,17 +159,20 @@ def _fit(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
 def _candidate(found: Found, core: Law, margin: float) -> Candidate:
     problem = found.problem
     assert isinstance(problem, Regression)
-    law, (_, phi) = problem.plan.law, problem.split(found.vector)
+    law, (u, phi) = problem.plan.law, problem.split(found.vector)
     score = lambda: _scores(found, core)
     name = CORES[type(core).__name__].format(family=_word(core))
     if not isinstance(law, Contaminated):
         return Candidate(f"{name} alone", found.value, found.optimum.curve, score=score, margin=margin)
+    # Estimates that coefficients made too narrow would make rows of the core look strayed.
+    known = unbiased(core, phi[: len(core.names)], found)
+    vector = problem.joined(u, np.concatenate([known, phi[len(known) :]]))
     variance = None
     if len(problem.design) < MANY_ROWS:
-        odds, slope = problem.by_row(OddsOf(problem.kernel, law), found.vector)
+        odds, slope = problem.by_row(OddsOf(problem.kernel, law), vector)
         variance = _variance(found, slope)
     else:
-        odds = problem.by_row(OddsOf(problem.kernel, law, slopes=False), found.vector)
+        odds = problem.by_row(OddsOf(problem.kernel, law, slopes=False), vector)
     share = float(law.natural("share", phi[-1]))
     return Candidate(f"{name} and a wide part", found.value, found.optimum.curve, odds, variance, share, score, margin)
 
@@ -364,7 +367,7 @@ def _starts(
     """Where the law with a wide part is climbed from: the trimmed start, or else the classical fit."""
     assert isinstance(classical.problem, Regression)
     u, phi = classical.problem.split(classical.vector)
-    wide = np.array([np.log(5.0), np.log(0.05)]) if isinstance(core.family, Normal) else np.array([0.7, np.log(0.05)])
+    wide = np.log([0.2, 7.0, 0.05]) if isinstance(core.family, Normal) else np.array([0.7, np.log(0.05)])
     found = []
     for start, left in trimmed:
         shared = phi.copy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from robustly._runtime.keys import jax_key
-from robustly.errors import DataError, FitError, ModelError, names
+from robustly.errors import DataError, FitError, HeavyTailsWarning, ModelError, names
 from robustly.fit.outcome import Outcome
 from robustly.result import estimates as est
 from robustly.result import persist
@@ -527,10 +528,13 @@ class Fit:
         Among the rows returned, about a share `fdr` (0.05 unless told) belongs in truth: to the *core* law that most rows
         follow. The core and a wide part for rows that strayed are fitted beside the law of this fit, from starts that
         outliers do not move, and weighed by their evidence; see `judgement` for which law judged, and
-        :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its
+        :mod:`robustly.result.outliers` for the rule. A :class:`~robustly.errors.HeavyTailsWarning` says where a core with heavy
+        tails would explain the rows listed about as well. With `level` instead, each row is judged alone by its
         `tail_probabilities`.
         """
         places = self.outlier_places(fdr, level)
+        if level is None and len(places) and self.judgement.doubt:
+            warnings.warn(self.judgement.doubt, HeavyTailsWarning, stacklevel=2)
         return places if self.unit and level == "row" else self.row_labels.of(places)
 
     def outlier_places(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
