@@ -2,7 +2,8 @@ r"""How is any row model judged? Its rows' law as the core, and beside it the sa
 
 A :class:`TwoPart` gives the log densities of one row in the core and in the wide part as functions of named parameters; here it
 becomes a row model of its own, is fitted from several starts, and tells each row's odds. Regressions, whose rows see a linear
-predictor, do the same by their own passes (:mod:`robustly.glm.judging`).
+predictor, do the same by their own passes (:mod:`robustly.glm.judging`), and so do measurements
+(:mod:`robustly.result.measurements`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import gammaln
 from numpyro.distributions import constraints as limit
 
 from robustly._runtime.compiled import one_thread
@@ -26,7 +26,7 @@ from robustly.fit.outcome import Stop
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Found, RowProblem
 from robustly.model.row import RowModel
-from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+from robustly.result.outliers import Candidate
 from robustly.rows.store import Rows
 
 STOP = Stop(1e-10, 80)
@@ -192,81 +192,3 @@ def scores_at(
     steps = STEP * np.eye(len(vector))
     slope = np.stack([(score(vector + step) - here) / STEP for step in steps], axis=1)
     return here, np.einsum("ni,ij,nj->n", slope, covariance, slope)
-
-
-def judge_measurements(
-    rows: Rows,
-    away: Callable[[Mapping[str, Any], Any], Any],
-    residual: Callable[[Mapping[str, Any]], np.ndarray],
-    starts: Sequence[Mapping[str, Any]],
-    *,
-    freedom: int,
-    constraints: Mapping[str, Any],
-    fixed: Mapping[str, Any],
-    keeps: dict[Any, Any],
-    prior: Callable[[Mapping[str, Any]], Any] | None = None,
-) -> Judgement:
-    """Rows that are a place and an error, as every road judges them: a normal core, and one with heavy tails.
-
-    Args:
-        away: (theta, row) -> the error of one row, whatever its sign; `residual` gives its size for all rows.
-        starts: of the parameters of the place and of the `scale`, unless it is among `fixed`.
-        freedom: how many parameters the place has.
-    """
-    from scipy import stats
-
-    total = float(rows.weight.sum())
-
-    def standardised(theta: Mapping[str, Any]) -> np.ndarray:
-        count = (1.0 - float(theta.get("share", 0.0))) * total
-        unbiased = 1.0 if "scale" in fixed or count <= 2 * freedom else np.sqrt(count / (count - freedom))
-        return residual(theta) / (theta["scale"] * unbiased)
-
-    normal = lambda theta: 2.0 * stats.norm.sf(standardised(theta))
-    student = lambda theta: 2.0 * stats.t(theta["dof"]).sf(standardised(theta))
-    log = lambda theta, name: jnp.log(theta[name])
-    scale = {} if "scale" in fixed else {"scale": limit.positive}
-    common: dict[str, Any] = {"fixed": fixed, "keeps": keeps, "prior": prior}
-    wide = [{**start, "width": 5.0} for start in starts]
-    candidates = [
-        TwoPart(
-            "a core of Normal rows",
-            lambda theta, row: (normal_parts(away(theta, row), log(theta, "scale"), 0.0)[0],) * 2,
-            starts[-1:],
-            {**constraints, **scale},
-            {},
-            normal,
-            wide=False,
-            **common,
-        ),
-        TwoPart(
-            "a core of Normal rows",
-            lambda theta, row: normal_parts(away(theta, row), log(theta, "scale"), log(theta, "width")),
-            wide,
-            {**constraints, **scale},
-            {"width": WIDTHS_OF_MEASUREMENTS},
-            normal,
-            **common,
-        ),
-        TwoPart(
-            "a core with heavy tails (Student t)",
-            lambda theta, row: student_parts(
-                away(theta, row), log(theta, "scale"), log(theta, "dof"), log(theta, "width"), log_student
-            ),
-            [{**wide[0], "dof": 4.0}],
-            {**constraints, **scale, "dof": limit.positive},
-            {"width": WIDTHS_OF_MEASUREMENTS, "dof": DOF},
-            student,
-            HEAVY_MARGIN,
-            **common,
-        ),
-    ]
-    found = [one.candidate(rows) for one in candidates]
-    return judge(found, heavy_tails_doubt(found))
-
-
-def log_student(away: Array, log_scale: Array, log_dof: Array) -> Array:
-    """Student's t, up to the constant of the normal."""
-    half = 0.5 * jnp.exp(log_dof)
-    constant = gammaln(half + 0.5) - gammaln(half) - 0.5 * jnp.log(half) - log_scale
-    return constant - (half + 0.5) * jnp.log1p((away * jnp.exp(-log_scale)) ** 2 / (2.0 * half))
