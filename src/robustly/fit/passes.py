@@ -69,7 +69,9 @@ class Passes:
         self.values = self._compiled(self._values, getattr, "values")
         self.scores = self._compiled(self._scores, getattr, "scores")
         closed = approx.is_exact and model.conjugacy is not None and model.latents is None
-        self.posteriors = self._closed_posteriors() if closed else self._compiled(self._posteriors, getattr, "posteriors")
+        self.posteriors = (
+            self._closed_posteriors() if closed else self._compiled(self._posteriors, getattr, "posteriors")
+        )
         beside = partial(self._beside_prior, self._expected_curves)
         self.expected_curves = self._compiled(beside, getattr, "expected_curves")
         self.log_hyperprior = jax.jit(self._log_hyperprior)
