@@ -82,11 +82,11 @@ def make_tables(
         which, predictor = np.concatenate([which, of]), np.concatenate([predictor, middle])
         blocks = [slice(i, i + BLOCK) for i in range(0, len(which), BLOCK)]
         found = [curves(predictor[b], responses.y[which[b]], responses.trials[which[b]])[:3] for b in blocks]
-        entries = np.concatenate([_entries(*part) for part in found])
+        entries = np.concatenate([_table_entries(*part) for part in found])
         if not np.all(np.isfinite(entries)):
             return None
         tables = Tables(entries[:-checks], begin, size, first, 1.0 / step)
-        read = _entries(*read_tables(tables, middle, of.astype(np.int32), np.shape(found[0][1])[1]))
+        read = _table_entries(*read_tables(tables, middle, of.astype(np.int32), np.shape(found[0][1])[1]))
         off = np.abs(read - entries[-checks:])
         off = off / (1.0 + np.abs(entries[-checks:])) / np.where(np.arange(off.shape[1]) == 0, 1.0, 100.0)
         if np.all(off.mean(axis=0) <= OFF) and np.all(off <= WORST):
@@ -94,7 +94,7 @@ def make_tables(
     return None
 
 
-def _entries(value: Any, slope: Any, curve: Any) -> np.ndarray:
+def _table_entries(value: Any, slope: Any, curve: Any) -> np.ndarray:
     return np.concatenate([np.asarray(value)[:, None], np.asarray(slope), np.asarray(curve)], axis=1)
 
 

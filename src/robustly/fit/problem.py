@@ -26,7 +26,7 @@ from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import ByUnit, Pass, Rows, Slot, Sums
 
 # An estimated integration error above this share of the log likelihood makes a fit use more points.
-TOLERATED = 1e-6
+TOLERATED = 1e-7
 FINEST = 161
 
 # Two tops that differ by less than this (in nats) are as high as each other.

@@ -190,9 +190,9 @@ class Regression(ViewProblem):
             return self.kernel.curves(numbers, row, np.asarray(state, dtype=np.float32), False)
 
         with np.errstate(all="ignore"):
-            reach = self.rows.map(ReachPass(self.view, responses), at).sums
+            ends = self.rows.map(ReachPass(self.view, responses), at).sums
             width = self.plan.law.width(responses.y, responses.trials, np.asarray(phi))
-            low, high, most = -reach["max under"], reach["max over"], len(self.design) // TABLE_SHARE
+            low, high, most = -ends["max under"], ends["max over"], len(self.design) // TABLE_SHARE
             made = make_tables(curves, responses, low, high, width, most, self.step)
         if made is None:
             return None

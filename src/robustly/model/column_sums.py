@@ -24,7 +24,7 @@ def looped(matrix: Any) -> bool:
 def predictors(matrix: np.ndarray, centre: np.ndarray, beta: np.ndarray, offset: np.ndarray) -> np.ndarray:
     """``offset + beta[0] + (matrix - centre) @ beta[1:]``."""
     found = np.empty(len(matrix))
-    _predictors(_plain(matrix), _plain(centre), _plain(beta), _plain(offset), found)
+    _predictors(_loop_array(matrix), _loop_array(centre), _loop_array(beta), _loop_array(offset), found)
     return found
 
 
@@ -39,12 +39,12 @@ def column_sums(
     size, width = slope.shape[1], matrix.shape[1] + 1
     gram, cross = np.zeros((width, width)), np.zeros((size, width))
     slopes, curves = np.zeros(size), np.zeros(curve.shape[1])
-    given = (_plain(array) for array in (matrix, centre, slope, curve, weight))
+    given = (_loop_array(array) for array in (matrix, centre, slope, curve, weight))
     _column_sums(*given, gram, cross, slopes, curves)
     return np.tril(gram) + np.tril(gram, -1).T, cross[0], cross[1:].T.copy(), slopes, curves
 
 
-def _plain(array: np.ndarray) -> np.ndarray:
+def _loop_array(array: np.ndarray) -> np.ndarray:
     """An array of the one kind that loops are compiled for."""
     array = np.asarray(array, dtype=np.float64)
     return array if array.flags.c_contiguous and array.flags.writeable else np.array(array, order="C")

@@ -241,23 +241,23 @@ def _listed_elsewhere(judged: Judgement, rate: float, level: float | None) -> An
     value = judged.belonging.persist()
     if level is not None:
         check_level(level)
-        return _chosen(value, value < level)
+        return _listed_rows(value, value < level)
     if judged.tail is not None:
         most, count = rate, -1
         # From above: rows within the bound that they themselves allow.
         while (found := int((value <= most).sum())) != count:
             most, count = rate * found / len(value), found
-        return _chosen(value, value <= most)
+        return _listed_rows(value, value <= most)
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         most = 0.5 * (low + high)
         inside = value <= most
         fits = float((value * inside).sum()) <= rate * int(inside.sum())
         low, high = (most, high) if fits else (low, most)
-    return _chosen(value, value <= low)
+    return _listed_rows(value, value <= low)
 
 
-def _chosen(value: Any, inside: Any) -> Any:
+def _listed_rows(value: Any, inside: Any) -> Any:
     """The places of some rows, partition by partition."""
     import dask.array as da
 
