@@ -27,6 +27,7 @@ _HOMES = {
     "load": "result.persist",
     "localize": "localized",
     "classical": "localized",
+    "integrate": "localized",
     "Localized": "localized",
     "fit_rows": "localized",
     "RowModel": "model.row",

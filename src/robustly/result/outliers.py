@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,16 @@ from robustly.result.levels import check_level
 TAILS, POSTERIOR = "tails", "posterior"
 # Nodes of the normal average over what is left open about a row's log odds.
 NODES = 31
+# Rows of which that average is taken together.
+AT_ONCE = 1 << 16
 # The least share of a score's variance that is left where the row itself decides the fit.
 LEAST = 1e-6
 # A heavy-tailed core must do better than a normal one with a wide part by so many nats: few rows cannot tell them apart.
 HEAVY_MARGIN = 5.0
 CENTRAL = 0.05
-# Rows elsewhere that are judged by a core and a wide part are brought into memory if they are no more than these.
+# Halvings of the interval that the last row on a list is in, where rows are elsewhere.
+HALVINGS = 40
+# Rows elsewhere are brought into memory to be judged if they are no more than these; more are judged where they are.
 JUDGED = 1 << 18
 # The share of false rows on a list, unless told.
 USUAL = 0.05
@@ -82,10 +86,16 @@ class Candidate:
             return None
         from scipy.special import expit
 
-        variance = np.zeros(1) if self.log_odds_variance is None else np.maximum(self.log_odds_variance, 0.0)
+        if self.log_odds_variance is None:
+            return expit(self.log_odds)
+        variance = np.maximum(self.log_odds_variance, 0.0)
         node, weight = np.polynomial.hermite_e.hermegauss(NODES)
-        points = self.log_odds[:, None] + np.sqrt(variance)[:, None] * node
-        return expit(points) @ (weight / weight.sum())
+        found, deviation = np.empty(len(self.log_odds)), np.sqrt(variance)
+        for start in range(0, len(found), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            points = self.log_odds[some, None] + deviation[some, None] * node
+            found[some] = expit(points) @ (weight / weight.sum())
+        return found
 
     @cached_property
     def tail(self) -> np.ndarray | None:
@@ -126,9 +136,9 @@ class Judgement:
         """
         if fdr is not None and level is not None:
             raise ModelError("outliers takes fdr= or level=, not both.")
-        if self.tail is not None and not isinstance(self.tail, np.ndarray):
-            return _listed_elsewhere(self.tail, surprise, check_fdr(fdr) if level is None else level, level)
-        order = np.lexsort((-surprise, self.belonging))
+        if not isinstance(self.belonging, np.ndarray):
+            return _listed_elsewhere(self, check_fdr(fdr), level)
+        order = np.lexsort((-np.asarray(surprise), self.belonging))
         if level is not None:
             check_level(level)
             return order[self.belonging[order] < level]
@@ -187,7 +197,7 @@ def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = 
             tail = share * one.tail + (0.0 if tail is None else tail)
             counted += share
     if cautious:
-        total = np.min([one.probability for one, share in zip(candidates, weight) if share > RULED_OUT], axis=0)  # type: ignore[arg-type]
+        total = reduce(np.minimum, [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT])  # type: ignore[type-var]
     tail = None if tail is None else tail / counted
     probability = np.broadcast_to(total, np.shape(tail) if tail is not None else np.shape(total)).astype(float)
     weights = {one.name: float(share) for one, share in zip(candidates, weight)}
@@ -223,13 +233,45 @@ def stand_out(
     return by_tails(tail, rule).listed(surprise, fdr, level)
 
 
-def _listed_elsewhere(tail: Any, surprise: Any, most: float, level: float | None) -> np.ndarray:
-    """As :meth:`Judgement.listed`, of tails that are not in memory: only those come here that are small enough to count."""
-    small = tail <= most
-    place = np.asarray(small.nonzero()[0])
-    few, by = np.asarray(tail[small]), np.asarray(surprise[small])
-    chosen = np.flatnonzero(few < level) if level is not None else benjamini_hochberg(few, most, len(tail))
-    return place[chosen[np.lexsort((-by[chosen], few[chosen]))]]
+def _listed_elsewhere(judged: Judgement, rate: float, level: float | None) -> Any:
+    """As :meth:`Judgement.listed`, of rows in Dask partitions: in their order, and only those on the list are ever brought here.
+
+    The largest value that is still on the list is found from counts and sums over the partitions.
+    """
+    value = judged.belonging.persist()
+    if level is not None:
+        check_level(level)
+        return _listed_rows(value, value < level)
+    if judged.tail is not None:
+        most, count = rate, -1
+        # From above: rows within the bound that they themselves allow.
+        while (found := int((value <= most).sum())) != count:
+            most, count = rate * found / len(value), found
+        return _listed_rows(value, value <= most)
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        most = 0.5 * (low + high)
+        inside = value <= most
+        fits = float((value * inside).sum()) <= rate * int(inside.sum())
+        low, high = (most, high) if fits else (low, most)
+    return _listed_rows(value, value <= low)
+
+
+def _listed_rows(value: Any, inside: Any) -> Any:
+    """The places of some rows, partition by partition."""
+    import dask.array as da
+
+    found = da.arange(len(value), chunks=value.chunks)[inside].persist()
+    return found.compute_chunk_sizes()
+
+
+def by_partition(places: np.ndarray, like: Any) -> Any:
+    """Places of rows in the order and the partitions of a Dask array with a value a row."""
+    import dask.array as da
+
+    ordered = np.sort(places)
+    ends = np.searchsorted(ordered, np.cumsum(like.chunks[0]))
+    return da.from_array(ordered, chunks=(tuple(int(size) for size in np.diff(ends, prepend=0)),))
 
 
 def check_fdr(fdr: float | None) -> float:

@@ -2,7 +2,8 @@ r"""How is any row model judged? Its rows' law as the core, and beside it the sa
 
 A :class:`TwoPart` gives the log densities of one row in the core and in the wide part as functions of named parameters; here it
 becomes a row model of its own, is fitted from several starts, and tells each row's odds. Regressions, whose rows see a linear
-predictor, do the same by their own passes (:mod:`robustly.glm.judging`).
+predictor, do the same by their own passes (:mod:`robustly.glm.judging`), and so do measurements
+(:mod:`robustly.result.measurements`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import gammaln
 from numpyro.distributions import constraints as limit
 
 from robustly._runtime.compiled import one_thread
@@ -26,7 +26,7 @@ from robustly.fit.outcome import Stop
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Found, RowProblem
 from robustly.model.row import RowModel
-from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+from robustly.result.outliers import Candidate
 from robustly.rows.store import Rows
 
 STOP = Stop(1e-10, 80)
@@ -191,86 +191,3 @@ def scores_at(
     steps = STEP * np.eye(len(vector))
     slope = np.stack([(score(vector + step) - here) / STEP for step in steps], axis=1)
     return here, np.einsum("ni,ij,nj->n", slope, covariance, slope)
-
-
-def judge_measurements(
-    rows: Rows,
-    away: Callable[[Mapping[str, Any], Any], Any],
-    residual: Callable[[Mapping[str, Any]], np.ndarray],
-    starts: Sequence[Mapping[str, Any]],
-    *,
-    freedom: int,
-    constraints: Mapping[str, Any],
-    fixed: Mapping[str, Any],
-    keeps: dict[Any, Any],
-    prior: Callable[[Mapping[str, Any]], Any] | None = None,
-) -> Judgement:
-    """Rows that are a place and an error, as every road judges them: a normal core, and one with heavy tails.
-
-    Args:
-        away: (theta, row) -> the error of one row, whatever its sign; `residual` gives its size for all rows.
-        starts: of the parameters of the place and of the `scale`, unless it is among `fixed`.
-        freedom: how many parameters the place has.
-    """
-    from scipy import stats
-
-    total = float(rows.weight.sum())
-
-    def unbiased(theta: Mapping[str, Any]) -> Mapping[str, Any]:
-        count = (1.0 - float(theta.get("share", 0.0))) * total
-        if "scale" in fixed or count <= 2 * freedom:
-            return theta
-        return {**theta, "scale": theta["scale"] * np.sqrt(count / (count - freedom))}
-
-    normal = lambda theta: 2.0 * stats.norm.sf(residual(theta) / theta["scale"])
-    student = lambda theta: 2.0 * stats.t(theta["dof"]).sf(residual(theta) / theta["scale"])
-
-    def parts(theta: Mapping[str, Any], row: Any, density: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
-        scale, variation, width = (jnp.log(theta[name]) for name in ("scale", "variation", "width"))
-        return shifted_parts(away(theta, row), scale, variation, width, density)
-
-    scale = {} if "scale" in fixed else {"scale": limit.positive}
-    common: dict[str, Any] = {"fixed": fixed, "keeps": keeps, "prior": prior, "unbiased": unbiased}
-    wide = [{**start, "width": 7.0, "variation": 0.2} for start in starts]
-    free = {**constraints, **scale, "variation": limit.positive}
-    believed = {"width": WIDTHS_OF_MEASUREMENTS, "variation": VARIATION}
-    candidates = [
-        TwoPart(
-            "a core of Normal rows",
-            lambda theta, row: (log_gauss(away(theta, row), jnp.log(theta["scale"])),) * 2,
-            starts[-1:],
-            {**constraints, **scale},
-            {},
-            normal,
-            wide=False,
-            **common,
-        ),
-        TwoPart(
-            "a core of Normal rows",
-            lambda theta, row: parts(theta, row, log_gauss),
-            wide,
-            free,
-            believed,
-            normal,
-            **common,
-        ),
-        TwoPart(
-            "a core with heavy tails (Student t)",
-            lambda theta, row: parts(theta, row, lambda off, scale: log_student(off, scale, jnp.log(theta["dof"]))),
-            [{**wide[0], "dof": 4.0}],
-            {**free, "dof": limit.positive},
-            {**believed, "dof": DOF},
-            student,
-            HEAVY_MARGIN,
-            **common,
-        ),
-    ]
-    found = [one.candidate(rows) for one in candidates]
-    return judge(found, heavy_tails_doubt(found))
-
-
-def log_student(away: Array, log_scale: Array, log_dof: Array) -> Array:
-    """Student's t, up to the constant of the normal."""
-    half = 0.5 * jnp.exp(log_dof)
-    constant = gammaln(half + 0.5) - gammaln(half) - 0.5 * jnp.log(half) - log_scale
-    return constant - (half + 0.5) * jnp.log1p((away * jnp.exp(-log_scale)) ** 2 / (2.0 * half))

@@ -335,7 +335,10 @@ class Program:
                 elif argument in fixed.get(site, {}):
                     held[argument] = "fixed"
                     del free[argument]
-            if not free and not moving.get(site):
+                elif self.request.as_written:
+                    held[argument] = "the prior stays as it is written"
+                    del free[argument]
+            if not free and not moving.get(site) and not self.request.as_written:
                 listed = "; ".join(f"{argument}: {reason}" for argument, reason in held.items())
                 raise LocalizeError(
                     f'site "{site}" ({kind}) has no argument left to fit ({listed or "it takes none"}). '
