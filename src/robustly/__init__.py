@@ -22,6 +22,7 @@ _HOMES = {
     "NotFittedError": "errors",
     "PersistError": "errors",
     "ConvergenceWarning": "errors",
+    "HeavyTailsWarning": "errors",
     "IdentifiabilityWarning": "errors",
     "load": "result.persist",
     "localize": "localized",

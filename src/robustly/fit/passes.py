@@ -405,9 +405,8 @@ def view_pass(view: View, curves: Callable[..., tuple[Any, Any, Any, Any]], kern
             numbers, entered = view.enter(at, data)
             *parts, state = curves(numbers, view.seen(data), state, more)
             value, slope, curve = (np.asarray(part) for part in parts)
-            counts = weight > 0
-            slope, curve = (np.where(counts[:, None], a * weight[:, None], 0.0) for a in (slope, curve))
-            sums = {"value": np.where(counts, weight * value, 0.0).sum(), **view.pull_back(entered, slope, curve)}
+            total = np.where(weight > 0, weight * value, 0.0).sum()
+            sums = {"value": total, **view.pull_back(entered, slope, curve, weight)}
         # A warm start needs no more digits, and this is the one thing kept by row from pass to pass.
         return sums, {"evidence": value}, None if state is None else np.asarray(state).astype(np.float32)
 

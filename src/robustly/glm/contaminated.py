@@ -3,12 +3,11 @@ r"""What if some rows do not belong at all? A law in two parts: a core, and a wi
 .. math:: p(y_i) = (1 - \pi)\, p(y_i \mid m_i, \text{core}) + \pi\, p(y_i \mid m_i, \text{wide})
 
 A heavy-tailed law has no line between rows that belong and rows that do not; this one has, and the probability of the wide
-part given a row is the probability that the row does not belong. In the wide part a row's predictor is shifted by
-:math:`u \sim (u/w)^2 N(0, w^2)`, a normal times its square (the moment prior of Johnson & Rossell 2010): a strayed row is off by
-something, not by next to nothing, so the wide part does not take the edge of the core for its own. For measurements `width` is
-in units of the scale and, with :math:`r = y - m` in these units, the wide part is
-:math:`N(r; 0, 1 + w^2) \cdot [1/(1 + w^2) + r^2 w^2 / (1 + w^2)^2]`; about a heavy-tailed core it is the core, wider. For other
-responses the shift is integrated. Weak priors on `share` and `width` keep the fit regular where no row strayed.
+part given a row is the probability that the row does not belong. A strayed row is off by something, not by next to nothing, so
+that the wide part does not take the edge of the core for its own. Measurements are shifted by about `width` scales to either side,
+more or less by `variation` of that: many rows tell whether all strayed by as much, or each by its own. For other responses the
+predictor is shifted by :math:`u \sim (u/w)^2 N(0, w^2)`, a normal times its square (the moment prior of Johnson & Rossell 2010),
+which is integrated. Weak priors on `share`, `width` and `variation` keep the fit regular where no row strayed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from robustly.glm.family import Family
 from robustly.glm.law import Description, Law
 from robustly.glm.local import Classical, LocalLabel, LocalPrecision, LocalPredictor, log_prior, log_student_t
 from robustly.model.row import RowModel
-from robustly.result.two_part import DOF, SHARE, WIDTHS_OF_MEASUREMENTS, normal_parts, student_parts
+from robustly.result.two_part import DOF, SHARE, VARIATION, WIDTHS_OF_MEASUREMENTS, log_gauss, shifted_parts
 
 if TYPE_CHECKING:
     from jax import Array
@@ -40,11 +39,12 @@ NODES, DEPTH, CLIMB, WIDEN = 16, 34.0, 14, 10
 WIDTHS_OF_PREDICTORS = (float(np.log(2.0)), 0.6)
 SPREAD = (float(np.log(0.5)), 1.0)
 MARGIN = (float(np.log(2.0)), 0.7)
+WIDE = ("variation", "width")
 
 
 @dataclass(frozen=True)
 class Contaminated(Law):
-    """A core law and a wide part, whose `share` and `width` are fitted along."""
+    """A core law and a wide part, whose `share`, `width` and, of measurements, `variation` are fitted along."""
 
     core: Law
 
@@ -54,28 +54,30 @@ class Contaminated(Law):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.core.names, "width", "share")
+        return (*self.core.names, *(("variation",) if isinstance(self.family, Normal) else ()), "width", "share")
 
     @property
     def believed(self) -> Mapping[str, tuple[float, float]]:
-        width = WIDTHS_OF_MEASUREMENTS if isinstance(self.family, Normal) else WIDTHS_OF_PREDICTORS
-        return {**believed_of_core(self.core), "width": width, "share": SHARE}
+        core = {**believed_of_core(self.core), "share": SHARE}
+        if isinstance(self.family, Normal):
+            return {**core, "width": WIDTHS_OF_MEASUREMENTS, "variation": VARIATION}
+        return {**core, "width": WIDTHS_OF_PREDICTORS}
 
     def natural(self, name: str, value: Any, xp: Any = np) -> Any:
         if name == "share":
             return 1.0 / (1.0 + xp.exp(-value))
-        return xp.exp(value) if name == "width" else self.core.natural(name, value, xp)
+        return xp.exp(value) if name in WIDE else self.core.natural(name, value, xp)
 
     def free(self, name: str, value: float) -> float:
         if name == "share":
             return float(np.log(value) - np.log1p(-value))
-        return float(np.log(value)) if name == "width" else self.core.free(name, value)
+        return float(np.log(value)) if name in WIDE else self.core.free(name, value)
 
     def slope(self, name: str, value: float) -> float:
         found = float(self.natural(name, value))
         if name == "share":
             return found * (1.0 - found)
-        return found if name == "width" else self.core.slope(name, value)
+        return found if name in WIDE else self.core.slope(name, value)
 
     def bounds(self, name: str) -> tuple[float, float]:
         return (0.0, 1.0) if name == "share" else super().bounds(name)
@@ -145,10 +147,9 @@ class Contaminated(Law):
         )
 
     def _measured(self, row: Row, numbers: Numbers) -> tuple[Array, Array]:
-        m, scale, *dof, width, _ = numbers
-        if dof:
-            return student_parts(row[0] - m, scale, dof[0], width, log_student_t)
-        return normal_parts(row[0] - m, scale, width)
+        m, scale, *dof, variation, width, _ = numbers
+        density = (lambda off, scale: log_student_t(off, scale, dof[0])) if dof else log_gauss
+        return shifted_parts(row[0] - m, scale, variation, width, density)
 
     def _spread(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array]:
         *core, wide = [

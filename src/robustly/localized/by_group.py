@@ -71,15 +71,17 @@ class GroupedProgramSource(RowSource):
     """The groups of a program."""
 
     def judge(self) -> Judgement | None:
-        """Groups have no two-part law yet: they are judged by their tails."""
-        return None
+        """By a law in two parts where one was asked for, else by their tails."""
+        return None if self.judged is None else self.judged()
 
     def __init__(self, found: Found, rows: Rows, program: Program, arguments: Arguments, grouping: Grouping) -> None:
         super().__init__(found, rows)
         self.program, self.grouping = program, grouping
         # New rows are predicted as rows of new groups: one by one they are like rows with a value of their own.
         row = program.row_model
-        self.model = ProgramModel(program, arguments, passes(row, default_approximation(row)), found.vector)
+        self.model = ProgramModel(
+            program, arguments, passes(row, default_approximation(row)), found.vector[: row.parameters.size]
+        )
 
     def has_posterior(self, site: str) -> bool:
         return site in self.program.sites.local

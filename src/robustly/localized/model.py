@@ -51,6 +51,7 @@ def localize(
     plate: str | None = None,
     approx: Approximation | None = None,
     also: str | Sequence[str] = (),
+    contaminated: bool = False,
 ) -> Localized:
     r"""Give every row its own copy of a latent site, drawn from the site's prior, and let that prior be fitted.
 
@@ -77,6 +78,8 @@ def localize(
         approx: how the rows' own values are integrated out; by default exactly if the site is conjugate (which is
             detected), else by quadrature.
         also: more sites to localize; ``"auto"`` for all whose prior follows a localized one, which cannot stay shared.
+        contaminated: let the prior have a wide part beside the fitted one, for rows that do not belong; ``outlier_probability``
+            then tells how probable that is of each row, whatever the prior (:mod:`robustly.localized.contaminated`).
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist, robustly as rb
@@ -99,6 +102,11 @@ def localize(
     if _is_statespace(model):
         if by is not None:
             raise LocalizeError("by= is for NumPyro models; the steps of a series are its units. Leave it out.")
+        if contaminated:
+            raise LocalizeError(
+                "contaminated= is for NumPyro models; steps of a series always have a law in two parts for outlier_probability. "
+                "Leave it out."
+            )
         return _localized_series(model, chosen, rows, fixed, hyperprior, plate, approx)
     if not callable(model):
         raise LocalizeError(
@@ -116,7 +124,7 @@ def localize(
         _by_site(hyperprior, chosen, "hyperprior"),
         plate,
     )
-    return Localized(replace(request, follow=also == "auto"), approx, by)
+    return Localized(replace(request, follow=also == "auto"), approx, by, contaminated)
 
 
 def undone(model: Any) -> Any:
@@ -199,10 +207,13 @@ _KNOWN: dict[Fingerprint, _Known] = {}
 class Localized:
     """A model with localized sites, ready to be fitted. Made by :func:`localize`."""
 
-    def __init__(self, request: Request, approx: Approximation | None, by: str | None = None) -> None:
+    def __init__(
+        self, request: Request, approx: Approximation | None, by: str | None = None, contaminated: bool = False
+    ) -> None:
         self.request = request
         self.approx = approx
         self.by = by
+        self.contaminated = contaminated
         self.inner: Grouping | None = None
         """Groups that the model has itself, once a call has told them."""
 
@@ -349,6 +360,8 @@ class Localized:
         method = options.setdefault("method", "direct")
         if method not in ("direct", "em"):
             raise ModelError(f'method is "direct" or "em"; got "{method}".')
+        if self.contaminated and (method == "em" or options.get("checkpoint") is not None):
+            raise ModelError('contaminated=True goes with method="direct" and without checkpoint=.')
         if options["approx"] is not None and not isinstance(options["approx"], Approximation):
             raise ModelError(
                 f"approx takes an object such as rb.Quadrature(21) or rb.Laplace(); got {options['approx']!r}."

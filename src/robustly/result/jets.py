@@ -81,6 +81,31 @@ def softplus(x: Jet) -> Jet:
     return x.of(np.logaddexp(x.value, 0.0), chance, chance * (1.0 - chance))
 
 
+def log_cosh_root(x: Jet) -> Jet:
+    """log cosh √x, with its slope tanh(√x) / (2√x); near zero by its series."""
+    small = x.value < 1e-3
+    z, near = np.where(small, 1.0, x.value), np.where(small, x.value, 0.0)
+    root = np.sqrt(z)
+    tanh, value = np.tanh(root), root + np.log1p(np.exp(-2.0 * root)) - np.log(2.0)
+    slope = tanh / (2.0 * root)
+    bend = ((1.0 - tanh**2) - tanh / root) / (4.0 * z)
+    series = (0.5 - near / 12.0 + near**2 / 45.0 - 17.0 * near**3 / 2520.0) * near
+    first = 0.5 - near / 6.0 + near**2 / 15.0 - 17.0 * near**3 / 630.0
+    second = -1.0 / 6.0 + 2.0 * near / 15.0 - 17.0 * near**2 / 210.0
+    return x.of(np.where(small, series, value), np.where(small, first, slope), np.where(small, second, bend))
+
+
+def chosen(which: np.ndarray, here: Jet, there: Jet) -> Jet:
+    """By row, one number where `which` is true, else the other."""
+    rows = max(len(which), len(here.value), len(there.value))
+    pick = np.broadcast_to(which, rows)
+    return Jet(
+        np.where(pick, here.value, there.value),
+        np.where(pick[:, None], here.slope, there.slope),
+        np.where(pick[:, None, None], here.curve, there.curve),
+    )
+
+
 def log_gamma(x: Jet) -> Jet:
     return x.of(gammaln(x.value), psi(x.value), polygamma(1, x.value))
 

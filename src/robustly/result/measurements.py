@@ -16,13 +16,16 @@ from scipy.special import expit, ndtri
 
 from robustly.fit.newton import Function, maximize
 from robustly.fit.outcome import Stop
-from robustly.result.jets import Jet, exp, log, log1p, log_add_exp, log_gamma, numbers, softplus
+from robustly.result.jets import Jet, chosen, exp, log, log1p, log_add_exp, log_cosh_root, log_gamma, numbers, softplus
 from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
-from robustly.result.two_part import DOF, SHARE, STEP, WIDTHS_OF_MEASUREMENTS
+from robustly.result.two_part import DOF, SHARE, STEP, VARIATION, WIDTHS_OF_MEASUREMENTS
 
 STOP = Stop(1e-10, 80)
-START_WIDTH, START_DOF, START_SHARE = 5.0, 4.0, 0.05
-BELIEVED = {"width": WIDTHS_OF_MEASUREMENTS, "dof": DOF, "share": SHARE}
+START_WIDTH, START_VARIATION, START_DOF, START_SHARE = 7.0, 0.2, 4.0, 0.05
+BELIEVED = {"width": WIDTHS_OF_MEASUREMENTS, "variation": VARIATION, "dof": DOF, "share": SHARE}
+# Below this, a heavy-tailed row in the middle between two shifts is written as a series.
+SERIES = 1e-4
+LOG_2 = float(np.log(2.0))
 
 
 class Seen(NamedTuple):
@@ -59,9 +62,13 @@ class Measurements:
         """A normal core by itself and with a wide part, and one with heavy tails."""
         return [
             ErrorLaw(self, "a core of Normal rows", (), self.starts[-1:]),
-            ErrorLaw(self, "a core of Normal rows", ("width", "share"), self.starts),
+            ErrorLaw(self, "a core of Normal rows", ("width", "variation", "share"), self.starts),
             ErrorLaw(
-                self, "a core with heavy tails (Student t)", ("width", "dof", "share"), self.starts[:1], HEAVY_MARGIN
+                self,
+                "a core with heavy tails (Student t)",
+                ("width", "variation", "dof", "share"),
+                self.starts[:1],
+                HEAVY_MARGIN,
             ),
         ]
 
@@ -88,13 +95,13 @@ class ErrorLaw:
         scale = rest.pop(0) if known is None else numbers(1 + len(own), 0.0)[0] * 0.0 + float(np.log(known))
         if not self.beside:
             return _normal(q, scale), None, None
-        width, share = rest[0], rest[-1]
-        wider = scale + 0.5 * softplus(2.0 * width)
+        width, variation, share = rest[0], rest[1], rest[-1]
+        # Rows shifted to either side: see robustly.result.two_part.shifted_parts, of which this is a function of squares.
+        wider, shift = scale + 0.5 * softplus(2.0 * (width + variation)), 2.0 * (width + scale)
         if "dof" in self.beside:
-            return _student(q, scale, rest[1]), _student(q, wider, rest[1]), share
-        # Rows shifted by u ~ (u/w)² N(0, w²) in units of the scale, the shift integrated out.
-        kept = -softplus(-2.0 * width)
-        return _normal(q, scale), _normal(q, wider) + kept + log(exp(-2.0 * width) + q * exp(-2.0 * wider)), share
+            return _student(q, scale, rest[2]), _student_either(q, wider, shift, rest[2]), share
+        either = log_cosh_root(q * exp(shift - 4.0 * wider))
+        return _normal(q, scale), _normal(q + exp(shift), wider) + either, share
 
     def density(self, square: np.ndarray, own: np.ndarray) -> Jet:
         core, wide, share = self.parts(square, own)
@@ -132,6 +139,7 @@ class ErrorLaw:
     def start(self, place: np.ndarray, scale: float) -> np.ndarray:
         begin = {
             "width": np.log(START_WIDTH),
+            "variation": np.log(START_VARIATION),
             "dof": np.log(START_DOF),
             "share": np.log(START_SHARE / (1.0 - START_SHARE)),
         }
@@ -148,7 +156,7 @@ class ErrorLaw:
             if np.isfinite(other.value) and not other.value <= best.value + 1e-8:
                 best = other
         vector, (value, _, curve) = best.vector, self.look(best.vector)
-        covariance = np.linalg.pinv(-curve)
+        covariance, vector = np.linalg.pinv(-curve), self._unbiased(vector)
         score = lambda: self._scores(vector, covariance)
         if not self.beside:
             return Candidate(f"{self.name} alone", value, curve, score=score, margin=self.margin)
@@ -162,20 +170,22 @@ class ErrorLaw:
         share_there, name = float(expit(vector[-1])), f"{self.name} and a wide part"
         return Candidate(name, value, curve, odds.value, variance, share_there, score, self.margin)
 
+    def _unbiased(self, vector: np.ndarray) -> np.ndarray:
+        """The vector as if the parameters of the place had cost no degrees of freedom: where rows are judged."""
+        size = len(self.rows.constrained)
+        count = (1.0 - (float(expit(vector[-1])) if self.beside else 0.0)) * float(self.rows.weight.sum())
+        if self.rows.scale is not None or count <= 2 * size:
+            return vector
+        return vector + np.where(np.arange(len(vector)) == size, 0.5 * np.log(count / (count - size)), 0.0)
+
     def _scores(self, vector: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Two-sided normal scores of rows in the core, and their variance from the estimates, by differences in the vector."""
-        size, weight = len(self.rows.constrained), self.rows.weight
-        strayed = float(expit(vector[-1])) if self.beside else 0.0
-        # The share has a part in the core only as a count of its rows, which is taken as known.
-        count = (1.0 - strayed) * float(weight.sum())
-        known = self.rows.scale
-        unbiased = 1.0 if known is not None or count <= 2 * size else float(np.sqrt(count / (count - size)))
+        size, known = len(self.rows.constrained), self.rows.scale
 
         def score(at: np.ndarray) -> np.ndarray:
             scale = float(np.exp(at[size])) if known is None else known
-            away = np.sqrt(self.rows.squares(at[:size], np.zeros(len(weight))).square) / (scale * unbiased)
-            dof = size + (known is None) + 1
-            tail = stats.t(np.exp(at[dof])).sf(away) if "dof" in self.beside else stats.norm.sf(away)
+            away = np.sqrt(self.rows.squares(at[:size], np.zeros(len(self.rows.weight))).square) / scale
+            tail = stats.t(np.exp(at[-2])).sf(away) if "dof" in self.beside else stats.norm.sf(away)
             return -ndtri(np.maximum(tail, 1e-300))
 
         here = score(vector)
@@ -191,3 +201,24 @@ def _student(q: Jet, scale: Jet, dof: Jet) -> Jet:
     half = 0.5 * exp(dof)
     constant = log_gamma(half + 0.5) - log_gamma(half) - 0.5 * log(half) - scale
     return constant - (half + 0.5) * log1p(q * exp(-2.0 * scale - log(2.0 * half)))
+
+
+def _student_either(q: Jet, scale: Jet, shift: Jet, dof: Jet) -> Jet:
+    r"""Half of a Student t shifted to one side and half to the other; `shift` is the log of its square.
+
+    With :math:`A = \nu s^2 + q + u^2` and :math:`r = 2 u \sqrt q / A` it is :math:`A^{-h} [(1 - r)^{-h} + (1 + r)^{-h}]`, which is smooth
+    in :math:`r^2`: where that is small, by its series.
+    """
+    half = 0.5 * exp(dof)
+    power = half + 0.5
+    base = log(2.0 * half) + 2.0 * scale
+    total = log(exp(base) + q + exp(shift))
+    constant = log_gamma(power) - log_gamma(half) - 0.5 * log(half) - scale + power * base - power * total
+    z = 4.0 * q * exp(shift - 2.0 * total)
+    small = power.value**2 * z.value < SERIES
+    first = 0.5 * power * (power + 1.0) * z
+    second = first * z * ((power + 2.0) * (power + 3.0)) * (1.0 / 12.0)
+    third = second * z * ((power + 4.0) * (power + 5.0)) * (1.0 / 30.0)
+    root = exp(0.5 * log(chosen(small, z * 0.0 + 0.25, z)))
+    apart = log_add_exp(-power * log1p(-root), -power * log1p(root)) - LOG_2
+    return constant + chosen(small, log1p(first + second + third), apart)

@@ -106,7 +106,7 @@ def groups_of_rows(
     def densities(values: Any) -> Any:
         with jax.ensure_compile_time_eval():
             trace = run_program(model, args, kwargs, values=values, key=fixed_key(), along=along)
-        return sum(_densities_by_row(trace[name], chosen) for name in observed_sites(full))
+        return sum(_copied_by_row(trace[name], chosen) for name in observed_sites(full))
 
     count = int(jax.eval_shape(densities, values).shape[0])
     if count * sum(np.size(value) for value in values.values()) > MOST_DERIVATIVES:
@@ -144,7 +144,7 @@ def _rows_of(full: Trace, plate: str | None) -> tuple[str, tuple[str, ...]]:
     return chosen, along
 
 
-def _densities_by_row(site: Site, plate: str) -> Any:
+def _copied_by_row(site: Site, plate: str) -> Any:
     logs = site_log_probs(site)
     dim = next((frame.dim for frame in site["cond_indep_stack"] if frame.name == plate), -1)
     if jnp.ndim(logs) < -dim:
