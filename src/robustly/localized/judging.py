@@ -1,4 +1,4 @@
-r"""Which rows of a program do not belong? Rows with a precision of their own are judged as measurements are everywrows.
+r"""Which rows of a program do not belong? Rows with a precision of their own are judged as measurements are everywhere.
 
 Where a row's likelihood is conjugate to a gamma prior of its precision, :math:`\log p(y_i \mid \tau) = c + \tfrac12 \log\tau -
 \tau r_i^2 / 2`, the structure that was found tells the row's error :math:`r_i` as a function of what is shared, whatever the
