@@ -164,7 +164,8 @@ def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = 
         given = one.probability
         total = total + (0.0 if given is None else share * given)
     if cautious:
-        total = reduce(np.minimum, [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT])  # type: ignore[type-var]
+        believed: list[Any] = [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT]
+        total = reduce(lambda least, one: np.minimum(least, one), believed)
     tail = None
     if best.score is not None:
         from scipy.special import ndtr
@@ -210,7 +211,8 @@ def _listed_elsewhere(judged: Judgement, rate: float, level: float | None) -> An
 
     The largest value that is still on the list is found from counts and sums over the partitions.
     """
-    value = judged.belonging.persist()
+    elsewhere: Any = judged.belonging
+    value = elsewhere.persist()
     if level is not None:
         check_level(level)
         return _chosen(value, value < level)
