@@ -27,7 +27,7 @@ CORPUS = {
 FITTED = [name for name, case in CORPUS.items() if not case.refused]
 REFUSED = [name for name, case in CORPUS.items() if case.refused]
 CHOSEN = {
-    "": ["centred_line", "globe_tosses", "counts_by_largest_code"],
+    "": ["reads_from_outside", "globe_tosses", "imputed_predictor"],
     "all": FITTED,
 }
 CHOSEN_NOW = CHOSEN.get(os.environ.get("ROBUSTLY_CORPUS", ""), os.environ.get("ROBUSTLY_CORPUS", "").split(","))

@@ -13,6 +13,7 @@ from jax.scipy.special import gammaln, xlog1py, xlogy
 from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import stats
+from scipy.special import betaln
 
 from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta, positive_or_none
 from robustly.conjugate.chances import INF, BetaPair
@@ -22,6 +23,8 @@ from robustly.conjugate.reading import read_counts, read_covariates, read_positi
 from robustly.errors import DataError, ModelError
 from robustly.result.fit import Fit
 from robustly.rows.distinct import Table
+
+FEW_SUCCESSES = 100
 
 
 @dataclass(frozen=True)
@@ -295,7 +298,10 @@ class BetaNegativeBinomial(BetaPair):
 
     def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         first, second = self.natural(theta, {})
-        return stats.betanbinom(columns["size"], float(first), float(second))
+        size = np.asarray(columns["size"])
+        few = np.all(size == np.floor(size)) and np.max(size, initial=1) <= FEW_SUCCESSES
+        law = waiting if few else stats.betanbinom
+        return law(columns["size"], float(first), float(second))
 
     def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return columns["size"] / (columns["size"] + columns["failures"])
@@ -320,6 +326,39 @@ class BetaNegativeBinomial(BetaPair):
             score = float(w @ ((r / p - x / q) ** 2 - r / p**2 - x / q**2)) / float(w @ (r / p**2 + x / q**2))
         law = lambda values, columns: stats.nbinom(columns["size"], float(values["chance"]))
         return self.with_one_chance(p, score, _log_negative_binomial, law, why, at_edge=q == 0.0)
+
+
+class _Waiting(stats.rv_discrete):
+    """Failures before few successes: SciPy sums over all counts below, which is a sum over successes."""
+
+    def _get_support(self, n: Any, a: Any, b: Any) -> tuple[int, float]:
+        return 0, np.inf
+
+    def _logpmf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
+        return stats.betanbinom.logpmf(x, n, a, b)
+
+    def _pmf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
+        return np.exp(self._logpmf(x, n, a, b))
+
+    def _sf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
+        # More than x failures before the n-th success: fewer than n successes in n + x trials.
+        trials, found = n + np.floor(x), 0.0
+        for k in range(int(np.max(n))):
+            log = betaln(a + k, b + trials - k) - betaln(a, b) - betaln(k + 1.0, trials - k + 1.0) - np.log1p(trials)
+            found = found + np.where(k < n, np.exp(log), 0.0)
+        return np.minimum(found, 1.0)
+
+    def _cdf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
+        return 1.0 - self._sf(x, n, a, b)
+
+    def _stats(self, n: Any, a: Any, b: Any) -> Any:
+        return stats.betanbinom.stats(n, a, b, moments="mvsk")
+
+    def _rvs(self, n: Any, a: Any, b: Any, size: Any = None, random_state: Any = None) -> Any:
+        return stats.betanbinom.rvs(n, a, b, size=size, random_state=random_state)
+
+
+waiting = _Waiting(name="waiting", shapes="n, a, b")
 
 
 def _log_negative_binomial(values: Theta, row: Columns) -> Array:

@@ -106,10 +106,40 @@ class GLMSource(Source):
             return super().meat(weight)
         return self.problem.added_by_row(ScoreSquares(self.design, self.problem.linear.free), self.found.vector)["meat"]
 
+    @property
+    def _used(self) -> np.ndarray:
+        """Which of a row's numbers are searched: its predictor, and shared numbers that are not held."""
+        return np.concatenate([[0], 1 + self.problem.linear.free])
+
+    def _bends(self, used: np.ndarray) -> np.ndarray:
+        """The second derivative of every row's evidence in its own numbers."""
+        slope, curve = self._curves
+        found = np.zeros((len(slope), len(used), len(used)))
+        for column, (i, j) in zip(curve.T, pairs(slope.shape[1])):
+            if i in used and j in used:
+                a, b = int(np.flatnonzero(used == i)[0]), int(np.flatnonzero(used == j)[0])
+                found[:, a, b] = found[:, b, a] = column
+        return found
+
+    def moves_without(self, groups: np.ndarray) -> np.ndarray:
+        """How far the vector moves when a group of rows is left out, by group: one Newton step from the estimate."""
+        z, weight, scores = self.design.directions(), self.design.rows.weight, self.scores()
+        bend = self._bends(self._used) * weight[:, None, None]
+        size, count = self.design.size, int(groups.max()) + 1
+        order = np.argsort(groups, kind="stable")
+        found = np.zeros((count, scores.shape[1]))
+        for group, rows in enumerate(np.split(order, np.cumsum(np.bincount(groups, minlength=count))[:-1])):
+            left = self.found.curve.copy()
+            left[:size, :size] -= z[rows].T @ (bend[rows, 0, 0, None] * z[rows])
+            left[:size, size:] -= z[rows].T @ bend[rows, 0, 1:]
+            left[size:, :size] = left[:size, size:].T
+            left[size:, size:] -= bend[rows, 1:, 1:].sum(axis=0)
+            found[group] = np.linalg.pinv(left) @ (weight[rows] @ scores[rows])
+        return found
+
     def _removed(self) -> tuple[np.ndarray, np.ndarray]:
         """How far each row's predictor and shared numbers move when the row is left out, and their variances."""
-        slope, curve = self._curves
-        used = np.concatenate([[0], 1 + self.problem.linear.free])
+        slope, used = self._curves[0], self._used
         k, size, weight = len(used), self.design.size, self.design.rows.weight
         covariance = np.linalg.pinv(-self.found.curve)
         z = self.design.directions()
@@ -118,11 +148,7 @@ class GLMSource(Source):
         spread[:, 0, 1:] = z @ covariance[:size, size:]
         spread[:, 1:, 0] = spread[:, 0, 1:]
         spread[:, 1:, 1:] = covariance[size:, size:]
-        bend = np.zeros((len(z), k, k))
-        for column, (i, j) in zip(curve.T, pairs(slope.shape[1])):
-            if i in used and j in used:
-                a, b = int(np.flatnonzero(used == i)[0]), int(np.flatnonzero(used == j)[0])
-                bend[:, a, b] = bend[:, b, a] = column
+        bend = self._bends(used)
         matrix = np.eye(k) + weight[:, None, None] * (bend @ spread)
         # A row that holds a coefficient alone leaves nothing to solve; a nudge makes its step long instead of undefined.
         singular = np.abs(np.linalg.det(matrix)) < 1e-12

@@ -51,6 +51,9 @@ class UnstatedModel:
 class RowSource(Source):
     """What a fit can still ask of its rows, for any row model."""
 
+    judged: Callable[[], Judgement] | None = None
+    """What a law in two parts says of the rows, where one was asked for."""
+
     def __init__(self, found: Found, rows: Rows) -> None:
         self.found = found
         self.rows = rows
@@ -134,6 +137,8 @@ class RowSource(Source):
     @in_double_precision
     def judge(self) -> Judgement | None:
         """By a core and a wide part where rows have precisions of their own; by tails elsewhere."""
+        if self.judged is not None:
+            return self.judged()
         model = self.passes.model
         theta = model.parameters.natural(jnp.asarray(self.vector))
         here: Rows | None = self.rows.here

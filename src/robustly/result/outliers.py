@@ -7,9 +7,9 @@ core with a wide part (:class:`Candidate`), for one or more kinds of cores, and 
 - the probability that a row does not belong is that of the wide part given the row, averaged over the laws and over what the
   rows leave open about their numbers;
 - the list for a rate `fdr` takes rows in order while their mean local false discovery rate stays below it. That mean is bounded
-  by tail areas, :math:`n\, p_{(k)} / k` with :math:`p_{(k)}` the k-th smallest tail probability under the core that the evidence
-  prefers: it needs the core alone, not the form of the wide part (Efron 2008), and is the rule of Benjamini & Hochberg (1995) on
-  a core that outliers had no part in. Where rows have no tails (a 0/1 label), the mean is taken over the probabilities
+  by tail areas, :math:`n\, p_{(k)} / k` with :math:`p_{(k)}` the k-th smallest tail probability in the core, averaged over the laws:
+  it needs the core alone, not the form of the wide part (Efron 2008), and is the rule of Benjamini & Hochberg (1995) on a core that
+  outliers had no part in. Where rows have no tails (a 0/1 label), the mean is taken over the probabilities
   themselves.
 
 "False" means: a row of the core.
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -42,8 +42,12 @@ CENTRAL = 0.05
 HALVINGS = 40
 # Rows elsewhere are brought into memory to be judged if they are no more than these; more are judged where they are.
 JUDGED = 1 << 18
+# The share of false rows on a list, unless told.
+USUAL = 0.05
 # A law with less than this probability is ruled out.
 RULED_OUT = 0.05
+# One with less has no say in tails.
+NO_SAY = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +79,7 @@ class Candidate:
             return -np.inf
         return self.value + 0.5 * len(self.curve) * float(np.log(2.0 * np.pi)) - 0.5 * log_det - self.margin
 
-    @property
+    @cached_property
     def probability(self) -> np.ndarray | None:
         """That of the wide part by row, averaged over what is left open about its log odds."""
         if self.log_odds is None:
@@ -92,6 +96,20 @@ class Candidate:
             points = self.log_odds[some, None] + deviation[some, None] * node
             found[some] = expit(points) @ (weight / weight.sum())
         return found
+
+    @cached_property
+    def tail(self) -> np.ndarray | None:
+        """How probable a row at least as far out is in the core, the estimates' own uncertainty counted; None without tails."""
+        if self.score is None:
+            return None
+        from scipy.special import ndtr
+
+        score, variance = self.score()
+        # Next to the centre a score has a corner, and what it says does not depend on the estimates.
+        variance = np.where(score < CENTRAL, 0.0, variance)
+        # A row that took part in the estimates pulled them to itself; one that did not is as far as it looks, and more.
+        inside = 1.0 if self.probability is None else 1.0 - self.probability
+        return 2.0 * ndtr(-score / np.sqrt(np.maximum(1.0 + (1.0 - 2.0 * inside) * variance, LEAST)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,47 +166,57 @@ class Judgement:
         return f"{how} {self.doubt}" if self.doubt else how
 
 
+def weights_of(candidates: Sequence[Candidate]) -> np.ndarray:
+    """The laws' probabilities, by their evidence."""
+    evidence = np.array([one.log_evidence for one in candidates])
+    evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
+    weight = np.exp(evidence - evidence.max())
+    return weight / weight.sum()
+
+
+def schwarz_curve(rows: int, numbers: int) -> np.ndarray:
+    """The curvature that makes Laplace's approximation the criterion of Schwarz (1978), for laws fitted without one."""
+    return -2.0 * np.pi * rows * np.eye(numbers)
+
+
 def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = False) -> Judgement:
-    """Weigh laws by their evidence; the best judges tails, all of them give probabilities.
+    """Weigh laws by their evidence: tails in their cores and probabilities are averages over them.
 
     Where laws are hard to tell apart and much depends on it, the `cautious` answer is the least of the probabilities under those
     that the rows do not rule out.
     """
-    evidence = np.array([one.log_evidence for one in candidates])
-    evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
-    weight = np.exp(evidence - evidence.max())
-    weight /= weight.sum()
-    best = candidates[int(evidence.argmax())]
+    weight = weights_of(candidates)
+    best = candidates[int(weight.argmax())]
     total: np.ndarray | float = 0.0
+    tail: np.ndarray | None = None
+    counted = 0.0
     for one, share in zip(candidates, weight):
         given = one.probability
         total = total + (0.0 if given is None else share * given)
+        if share > NO_SAY and one.tail is not None:
+            tail = share * one.tail + (0.0 if tail is None else tail)
+            counted += share
     if cautious:
         believed: list[Any] = [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT]
         total = reduce(lambda least, one: np.minimum(least, one), believed)
-    tail = None
-    if best.score is not None:
-        from scipy.special import ndtr
-
-        score, variance = best.score()
-        # Next to the centre a score has a corner, and what it says does not depend on the estimates.
-        variance = np.where(score < CENTRAL, 0.0, variance)
-        # A row that took part in the estimates pulled them to itself; one that did not is as far as it looks, and more.
-        inside = 1.0 if best.probability is None else 1.0 - best.probability
-        tail = 2.0 * ndtr(-score / np.sqrt(np.maximum(1.0 + (1.0 - 2.0 * inside) * variance, LEAST)))
+    tail = None if tail is None else tail / counted
     probability = np.broadcast_to(total, np.shape(tail) if tail is not None else np.shape(total)).astype(float)
     weights = {one.name: float(share) for one, share in zip(candidates, weight)}
     return Judgement(probability, tail, best.share, best.name, weights, doubt)
 
 
 def heavy_tails_doubt(candidates: Sequence[Candidate]) -> str:
-    """What to say where the last law, a heavy-tailed core, does better than the others but not by its margin."""
+    """What to say where the last law, a heavy-tailed core, does better than the others, not by its margin, and lists fewer rows."""
     evidence = [one.log_evidence for one in candidates]
-    if not evidence[-1] < max(evidence[:-1]) < evidence[-1] + candidates[-1].margin:
+    best, heavy = candidates[int(np.argmax(evidence))], candidates[-1]
+    if best is heavy or evidence[-1] + heavy.margin <= max(evidence) or best.tail is None or heavy.tail is None:
+        return ""
+    listed, fewer = (len(benjamini_hochberg(tail, USUAL)) for tail in (best.tail, heavy.tail))
+    if fewer >= listed:
         return ""
     return (
-        "A core with heavy tails describes these rows about as well, and under it the list would be shorter: so few rows do not "
-        "tell heavy tails from rows that do not belong."
+        f"A core with heavy tails describes these rows about as well. At fdr={USUAL} it lists {fewer} rows, the core that judged "
+        f"{listed}: so few rows do not tell heavy tails from rows that do not belong."
     )
 
 
@@ -215,23 +243,23 @@ def _listed_elsewhere(judged: Judgement, rate: float, level: float | None) -> An
     value = elsewhere.persist()
     if level is not None:
         check_level(level)
-        return _chosen(value, value < level)
+        return _listed_rows(value, value < level)
     if judged.tail is not None:
         most, count = rate, -1
         # From above: rows within the bound that they themselves allow.
         while (found := int((value <= most).sum())) != count:
             most, count = rate * found / len(value), found
-        return _chosen(value, value <= most)
+        return _listed_rows(value, value <= most)
     low, high = 0.0, 1.0
     for _ in range(HALVINGS):
         most = 0.5 * (low + high)
         inside = value <= most
         fits = float((value * inside).sum()) <= rate * int(inside.sum())
         low, high = (most, high) if fits else (low, most)
-    return _chosen(value, value <= low)
+    return _listed_rows(value, value <= low)
 
 
-def _chosen(value: Any, inside: Any) -> Any:
+def _listed_rows(value: Any, inside: Any) -> Any:
     """The places of some rows, partition by partition."""
     import dask.array as da
 
@@ -251,7 +279,7 @@ def by_partition(places: np.ndarray, like: Any) -> Any:
 def check_fdr(fdr: float | None) -> float:
     """A rate of false discoveries, 0.05 unless told."""
     if fdr is None:
-        return 0.05
+        return USUAL
     if not 0 < fdr < 1:
         raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
     return float(fdr)

@@ -15,11 +15,11 @@ from sklearn.utils.validation import validate_data
 from robustly.errors import DataError, NotFittedError
 from robustly.topics.corpus import Corpus
 from robustly.topics.evaluate import complete_documents
-from robustly.topics.passes import Documents, DocumentsElsewhere, held, reading_pass, rows_of
+from robustly.topics.passes import Documents, DocumentsElsewhere, document_rows, held, reading_pass
 from robustly.topics.reading import RELEVANCE, diversity_of, npmi, ranked, word_shares
 from robustly.topics.saved import write_topics
 from robustly.topics.shared import Topics
-from robustly.topics.stored import StoredCorpus, counts_of, documents_from
+from robustly.topics.stored import StoredCorpus, documents_from, stored_counts
 from robustly.topics.stream import Stream
 from robustly.topics.summary import TopicsSummary
 
@@ -93,7 +93,7 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._read_documents(X, "evidence")
 
     def _read_documents(self, X: Any, what: str) -> np.ndarray:
-        rows = rows_of(self.read_new(X), self.topics_.eta.dtype, self.n_jobs)
+        rows = document_rows(self.read_new(X), self.topics_.eta.dtype, self.n_jobs)
         return rows.map(reading_pass, held(self.topics_, self.inference)).by_unit[what]
 
     def score(self, X: Any, y: Any = None) -> float:
@@ -163,7 +163,7 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return write_topics(self, path)
 
     def _read_counts(self, X: Any) -> Any:
-        counts = counts_of(X, allow_fractional=self.allow_fractional)
+        counts = stored_counts(X, allow_fractional=self.allow_fractional)
         if counts.shape[0] == 0:
             raise DataError(
                 "0 sample(s) came (no documents), while a minimum of 1 is required. Check what was selected."

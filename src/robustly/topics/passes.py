@@ -72,7 +72,7 @@ class DocumentsElsewhere(ABC):
         """Their counts and numbers as rows."""
 
 
-def rows_of(counts: Any, dtype: DTypeLike, n_jobs: int | None) -> Rows:
+def document_rows(counts: Any, dtype: DTypeLike, n_jobs: int | None) -> Rows:
     """Word counts as rows, wherever they are."""
     return counts.rows(dtype) if isinstance(counts, DocumentsElsewhere) else store_documents(counts, dtype, n_jobs)
 
@@ -290,7 +290,7 @@ class Documents:
     @classmethod
     def of(cls, counts: Any, dtype: DTypeLike = np.float32, n_jobs: int | None = None) -> Documents:
         """A table in memory, on disk or elsewhere."""
-        return cls(rows_of(counts, dtype, n_jobs), Slot())
+        return cls(document_rows(counts, dtype, n_jobs), Slot())
 
     @property
     def threads(self) -> int:

@@ -144,7 +144,7 @@ def documents_from(X: Any, vocabulary: Sequence[str] | None = None) -> Any:
     return as_corpus(X, vocabulary)
 
 
-def counts_of(X: Any, *, allow_fractional: bool = False) -> Any:
+def stored_counts(X: Any, *, allow_fractional: bool = False) -> Any:
     """The checked table of documents, or what stands for it where it is not in memory."""
     if isinstance(X, StoredCorpus):
         return X.counts
