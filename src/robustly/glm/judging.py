@@ -327,10 +327,10 @@ def trimmed_start(design: Design, family: Any) -> list[tuple[np.ndarray, np.ndar
     rng = np.random.default_rng(0)
     counted = np.asarray((design.rows.weight > 0).nonzero()[0])
     some = counted if len(counted) <= START_ROWS else np.sort(rng.choice(counted, START_ROWS, replace=False))
-    sample = design.with_rows(design.rows.take(some))
-    whole = design if design.rows.here is not None else sample
+    here = design.with_rows(design.rows.take(some))
+    whole = design if design.rows.here is not None else here
     target = np.asarray(family.start(whole.y, whole.trials) - whole.offset)
-    target, columns = target[some] if whole is design else target, sample.directions()
+    target, columns = target[some] if whole is design else target, here.directions()
     size = columns.shape[1]
     if size > START_COLUMNS or len(some) < 2 * size + 2:
         return []
@@ -411,9 +411,9 @@ def _overdispersed(core: Law, previous: Found) -> bool:
     if law.natural("share", phi[-1]) > MOST_STRAYED:
         return True
     more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.to_shifted @ u)
-    found = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
+    sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
     # Within its own error a spread gains nothing.
-    return float(found["more"]) > float(np.sqrt(found["square"]))
+    return float(sums["more"]) > float(np.sqrt(sums["squares"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -431,7 +431,7 @@ class MoreThanSaid:
         away = data[2] - family.mean(m, self.nuisance, trials)
         inside = weight / (1.0 + np.exp(np.minimum(found[0], 700.0)))
         each = inside * (away**2 - family.variance(m, self.nuisance, trials))
-        return {"more": each.sum(), "square": each @ each}
+        return {"more": each.sum(), "squares": each @ each}
 
 
 def _grown(core: Law, previous: Found) -> list[np.ndarray]:

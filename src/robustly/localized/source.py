@@ -109,13 +109,17 @@ class ProgramModel:
             if row
             else [label, False, _listed(leaf), np.asarray(leaf).dtype.kind]
             if self.program.is_whole and np.ndim(leaf)
+            else [label, False, 2, None]  # as many rows as the program is read with again
+            if counts
             else [
                 label,
                 False,
                 np.asarray(leaf).tolist() if isinstance(leaf, int | float | str | bool | np.ndarray) else None,
                 None,
             ]
-            for label, leaf, row in zip(self.arguments.labels, self.arguments.leaves, by_row)
+            for label, leaf, row, counts in zip(
+                self.arguments.labels, self.arguments.leaves, by_row, self.program.counts_rows
+            )
         ]
         plain = lambda v: np.asarray(v).tolist()
         about = {
