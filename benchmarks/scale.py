@@ -118,7 +118,7 @@ def disk(rows: int, models: list[str], beside_memory: bool) -> dict:
     return found
 
 
-def cluster(rows: int, partitions: int) -> dict:
+def cluster(rows: int, partitions: int, turns_taken: int) -> dict:
     """Rows that are made on the workers and stay there; up to 5·10⁶ the same rows in this process, in turn with the cluster."""
     import dask
     import dask.array as da
@@ -130,10 +130,14 @@ def cluster(rows: int, partitions: int) -> dict:
     rows = each * partitions
     options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": None}
 
+    def spent() -> float:
+        """CPU seconds of all processes so far."""
+        return time.process_time() + sum(client.run(time.process_time).values())
+
     def timed(X, y):
-        began = time.perf_counter()
+        began, before = time.perf_counter(), spent()
         fit = rb.RobustLinearRegression().fit(X, y).result_
-        return time.perf_counter() - began, fit
+        return {"seconds": time.perf_counter() - began, "CPU seconds": spent() - before}, fit
 
     with LocalCluster(n_workers=2, **options) as made, Client(made) as client:
         parts = [dask.delayed(made_rows)(each, place) for place in range(partitions)]
@@ -142,19 +146,21 @@ def cluster(rows: int, partitions: int) -> dict:
         X, y = client.persist([X, y])
         wait([X, y])
         first, ours = timed(X, y)
-        found = {"rows": rows, "partitions": partitions, "dask seconds, first": first, "client MB": resident()}
+        found = {"rows": rows, "partitions": partitions, "dask, first fit": first, "client MB": resident()}
         if rows > 5_000_000:
             return found
         whole = [made_rows(each, place) for place in range(partitions)]
         here = np.concatenate([one[0] for one in whole]), np.concatenate([one[1] for one in whole])
         del whole
         timed(*here)
-        turns = [(timed(X, y)[0], timed(*here)) for _ in range(3)]
-    dask_seconds, seconds = [turn[0] for turn in turns], [turn[1][0] for turn in turns]
+        turns = [(timed(X, y)[0], timed(*here)) for _ in range(turns_taken)]
+    there, alone = [turn[0] for turn in turns], [turn[1][0] for turn in turns]
+    least = lambda of, what: min(one[what] for one in of)
     return found | {
-        "dask seconds": dask_seconds,
-        "one process seconds": seconds,
-        "overhead": min(dask_seconds) / min(seconds),
+        "dask": there,
+        "one process": alone,
+        "overhead": least(there, "seconds") / least(alone, "seconds"),
+        "overhead by CPU": least(there, "CPU seconds") / least(alone, "CPU seconds"),
         "largest difference": float(np.abs(ours.estimates - turns[0][1][1].estimates).max()),
     }
 
@@ -217,6 +223,7 @@ def main() -> None:
     parser.add_argument("--rows", type=float, default=1e6)
     parser.add_argument("--models", nargs="+", default=["linear", "poisson"])
     parser.add_argument("--partitions", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--count", type=int, default=20)
     parser.add_argument("--disk-only", action="store_true", help="no fit in memory to compare with")
     given = parser.parse_args()
@@ -226,7 +233,7 @@ def main() -> None:
     if given.what == "disk":
         found = disk(int(given.rows), given.models, not given.disk_only)
     elif given.what == "cluster":
-        found = cluster(int(given.rows), given.partitions)
+        found = cluster(int(given.rows), given.partitions, given.turns)
     else:
         found = kills(given.count, int(given.rows))
     found["load when done"] = os.getloadavg()[0]

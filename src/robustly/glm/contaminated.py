@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     Row = tuple[Array, Array]
     Numbers = tuple[Array, ...]
 
-# Points on each side of a row's peak, how far down they go in nats, and steps to find the peak and these ends.
-NODES, DEPTH, CLIMB, WIDEN = 16, 34.0, 14, 10
+# Points on each side of a row's peak, how far down they go in nats, most steps to find the peak and these ends, and how closely.
+NODES, DEPTH, CLIMB, WIDEN, NEAR = 12, 20.0, 14, 10, 1e-3
 # Normal priors, on the scales that are searched: log odds of the share, logarithms of the others.
 WIDTHS_OF_PREDICTORS = (float(np.log(2.0)), 0.6)
 SPREAD = (float(np.log(0.5)), 1.0)
@@ -261,19 +261,33 @@ def find_ends(joint: Callable[..., Array], numbers: Numbers, start: Array) -> Ar
     slope = jax.grad(density)
     bend = jax.grad(slope)
 
-    def climb(_: Any, u: Any) -> Array:
+    def climb(seen: Any) -> Any:
         # Left of its peak a count has almost no curvature, and a full step would land where exp overflows.
-        return u + jnp.clip(-slope(u) / jnp.minimum(bend(u), -1e-12), -1.0, 1.0)
+        u, _, turn = seen
+        step = jnp.clip(-slope(u) / jnp.minimum(bend(u), -1e-12), -1.0, 1.0)
+        return u + step, jnp.abs(step), turn + 1
 
-    mode = jax.lax.fori_loop(0, CLIMB, climb, start)
+    # From where the row was before, a step or two do.
+    mode, _, _ = jax.lax.while_loop(
+        lambda seen: (seen[1] > NEAR) & (seen[2] < CLIMB), climb, (start, jnp.ones_like(start), 0)
+    )
     top, width = density(mode), jnp.minimum(1.0 / jnp.sqrt(jnp.maximum(-bend(mode), 1e-12)), jnp.exp(numbers[1]))
     sides = jnp.array([-1.0, 1.0])
 
-    def widen(_: Any, length: Any) -> Array:
+    def widen(seen: Any) -> Any:
+        length, _, turn = seen
         fall = top - density(mode + sides * length)
-        return length * jnp.clip(jnp.sqrt(DEPTH / jnp.maximum(fall, 1e-6)), 0.2, 3.0)
+        return (
+            length * jnp.clip(jnp.sqrt(DEPTH / jnp.maximum(fall, 1e-6)), 0.2, 3.0),
+            jnp.max(jnp.abs(fall - DEPTH)),
+            turn + 1,
+        )
 
-    ends = jax.lax.fori_loop(0, WIDEN, widen, np.sqrt(2.0 * DEPTH) * width * jnp.ones(2))
+    ends, _, _ = jax.lax.while_loop(
+        lambda seen: (seen[1] > 0.1 * DEPTH) & (seen[2] < WIDEN),
+        widen,
+        (np.sqrt(2.0 * DEPTH) * width * jnp.ones(2), jnp.asarray(jnp.inf, dtype=width.dtype), 0),
+    )
     return jnp.concatenate([mode[None], ends])
 
 

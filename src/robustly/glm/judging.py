@@ -32,6 +32,8 @@ STOP = Stop(1e-9, 60)
 # Small subsets, and how often each is fitted again to its closest half.
 SUBSETS, CONCENTRATIONS = 40, 3
 KEPT_SUBSETS = 3
+# Subsets are weighed by so many rows, the best of them by all.
+FEW_ROWS = 300
 # Beyond these a start is made from so many rows or columns.
 START_ROWS, START_COLUMNS = 2000, 60
 # From so many rows on, what the estimates leave open no longer shows in a row's score.
@@ -283,17 +285,17 @@ def asked_of_rows(design: Design, u: np.ndarray, fitted: Fitted, judge: Judge) -
 
 
 def unbiased(core: Law, phi: np.ndarray, found: Found) -> np.ndarray:
-    """A core's numbers with its scale as if coefficients had cost no degrees of freedom."""
+    """A core's numbers with its scale or dispersion as if coefficients had cost no degrees of freedom."""
     problem = found.problem
     assert isinstance(problem, Regression)
     law, (_, whole) = problem.plan.law, problem.split(found.vector)
     strayed = float(law.natural("share", whole[-1])) if isinstance(law, Contaminated) else 0.0
     rows, size = (1.0 - strayed) * problem.design.rows.total_weight, problem.design.size
-    if rows <= 2 * size or not {"scale", "shape"} & set(core.names):
+    if rows <= 2 * size:
         return phi
     found_here = phi.copy()
     grown = np.log(rows / (rows - size))
-    for name, power in (("scale", 0.5), ("shape", -1.0)):
+    for name, power in (("scale", 0.5), ("spread", 0.5), ("shape", -1.0), ("size", -1.0)):
         if name in core.names:
             found_here[core.names.index(name)] += power * grown
     return found_here
@@ -325,39 +327,41 @@ def trimmed_start(design: Design, family: Any) -> list[tuple[np.ndarray, np.ndar
     rng = np.random.default_rng(0)
     counted = np.asarray((design.rows.weight > 0).nonzero()[0])
     some = counted if len(counted) <= START_ROWS else np.sort(rng.choice(counted, START_ROWS, replace=False))
-    few = design.with_rows(design.rows.take(some))
-    whole = design if design.rows.here is not None else few
+    here = design.with_rows(design.rows.take(some))
+    whole = design if design.rows.here is not None else here
     target = np.asarray(family.start(whole.y, whole.trials) - whole.offset)
-    target, columns = target[some] if whole is design else target, few.directions()
-    size, half = columns.shape[1], max((len(some) + columns.shape[1] + 1) // 2, columns.shape[1] + 1)
+    target, columns = target[some] if whole is design else target, here.directions()
+    size = columns.shape[1]
     if size > START_COLUMNS or len(some) < 2 * size + 2:
         return []
+    few = np.sort(rng.choice(len(some), FEW_ROWS, replace=False)) if len(some) > FEW_ROWS else slice(None)
     found = []
     for _ in range(SUBSETS):
-        u = np.linalg.lstsq(*_subset(columns, target, rng.choice(len(some), size + 1, replace=False)), rcond=None)[0]
+        rows = rng.choice(len(some), size + 1, replace=False)
+        u = np.linalg.lstsq(columns[rows], target[rows], rcond=None)[0]
         for _ in range(CONCENTRATIONS):
-            u, left = _concentrated(columns, target, u, half)
+            u, left = _concentrated(columns[few], target[few], u)
         found.append((left, u))
     found.sort(key=lambda pair: pair[0])
     best = []
     for _, u in found[:KEPT_SUBSETS]:
         for _ in range(10):
-            u, left = _concentrated(columns, target, u, half)
+            u, left = _concentrated(columns, target, u)
         best.append((left, u))
     u = min(best, key=lambda pair: pair[0])[1]
     return [(u, target - columns @ u)]
 
 
-def _subset(columns: np.ndarray, target: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return columns[rows], target[rows]
-
-
-def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray, half: int) -> tuple[np.ndarray, float]:
+def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, float]:
     """Least squares of the half of the rows that lie closest."""
-    away = np.abs(target - columns @ u)
-    closest = np.argpartition(away, half - 1)[:half]
-    found = np.linalg.lstsq(*_subset(columns, target, closest), rcond=None)[0]
-    rest = np.sort((target - columns @ found) ** 2)[:half]
+    rows, size = columns.shape
+    half = max((rows + size + 1) // 2, size + 1)
+    closest = np.argpartition(np.abs(target - columns @ u), half - 1)[:half]
+    inside = columns[closest]
+    gram = inside.T @ inside
+    gram[np.diag_indices(size)] += 1e-10 * (np.trace(gram) + 1e-300)
+    found = np.linalg.solve(gram, inside.T @ target[closest])
+    rest = np.partition((target - columns @ found) ** 2, half - 1)[:half]
     return found, float(rest.sum())
 
 
@@ -407,7 +411,9 @@ def _overdispersed(core: Law, previous: Found) -> bool:
     if law.natural("share", phi[-1]) > MOST_STRAYED:
         return True
     more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.to_shifted @ u)
-    return float(problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))["more"]) > 0.0
+    sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
+    # Within its own error a spread gains nothing.
+    return float(sums["more"]) > float(np.sqrt(sums["squares"]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -424,7 +430,8 @@ class MoreThanSaid:
         family, trials = self.law.family, data[3]
         away = data[2] - family.mean(m, self.nuisance, trials)
         inside = weight / (1.0 + np.exp(np.minimum(found[0], 700.0)))
-        return {"more": inside @ (away**2 - family.variance(m, self.nuisance, trials))}
+        each = inside * (away**2 - family.variance(m, self.nuisance, trials))
+        return {"more": each.sum(), "squares": each @ each}
 
 
 def _grown(core: Law, previous: Found) -> list[np.ndarray]:

@@ -197,7 +197,8 @@ def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = 
             tail = share * one.tail + (0.0 if tail is None else tail)
             counted += share
     if cautious:
-        total = reduce(np.minimum, [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT])  # type: ignore[type-var]
+        believed: list[Any] = [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT]
+        total = reduce(lambda least, one: np.minimum(least, one), believed)
     tail = None if tail is None else tail / counted
     probability = np.broadcast_to(total, np.shape(tail) if tail is not None else np.shape(total)).astype(float)
     weights = {one.name: float(share) for one, share in zip(candidates, weight)}
@@ -238,7 +239,8 @@ def _listed_elsewhere(judged: Judgement, rate: float, level: float | None) -> An
 
     The largest value that is still on the list is found from counts and sums over the partitions.
     """
-    value = judged.belonging.persist()
+    elsewhere: Any = judged.belonging
+    value = elsewhere.persist()
     if level is not None:
         check_level(level)
         return _listed_rows(value, value < level)

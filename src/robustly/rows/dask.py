@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from robustly.errors import DataError, FitError
+from robustly.errors import DataError, FitError, RobustlyError
 from robustly.rows.arrays import CHUNK, ArrayRows
 from robustly.rows.dask_tasks import (
     Cutting,
@@ -73,7 +73,16 @@ def rows_of_parts(delayed: Sequence[Any], labels: tuple[str, ...], chunk: int, p
     """A store of partitions, which are computed now and stay on the workers from here on."""
     client = dask_client()
     parts = client.compute(list(delayed), retries=RETRIES)
-    facts = gathered(client, [client.submit(facts_of_part, part, pure=False) for part in parts])
+    try:
+        facts = gathered(client, [client.submit(facts_of_part, part, pure=False) for part in parts])
+    except RobustlyError:
+        raise
+    except Exception as error:  # of the collection's own making
+        place = next((place for place, part in enumerate(parts) if part.status == "error"), None)
+        if place is None:
+            raise
+        told = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+        raise DataError(f"partition {place} cannot be made: {told}. Compute it by itself to see why.") from error
     kept = [place for place, (count, _, _) in enumerate(facts) if count]
     if not kept:
         raise DataError("there are no rows to fit: all partitions are empty.")

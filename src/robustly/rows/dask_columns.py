@@ -66,12 +66,15 @@ class DaskColumns(Stored):
         """Whether columns are picked by their names."""
         return _is_table(self.collection)
 
-    def blocks(self) -> list[Any]:
-        """The partitions of what was asked for, as delayed objects."""
+    def blocks(self, *, as_cut: bool = False) -> list[Any]:
+        """The partitions of what was asked for, as delayed objects.
+
+        Dask reads few columns of many small files in fewer partitions than the collection says; not so if `as_cut`.
+        """
         collection = self.collection
         if self.named and self.columns is not None:
             collection = collection[self.columns if isinstance(self.columns, str) else list(self.columns)]
-        return list(np.ravel(collection.to_delayed()))
+        return list(np.ravel(collection.to_delayed(optimize_graph=not as_cut)))
 
     def rows(self, asked: Sequence[Any], layout: Layout) -> DaskRows:
         for one in asked:
@@ -80,6 +83,8 @@ class DaskColumns(Stored):
                     "columns of one fit live in one place, but beside Dask collections something else came."
                 )
         blocks = [one.blocks() for one in asked]
+        if len({len(found) for found in blocks}) > 1:
+            blocks = [one.blocks(as_cut=True) for one in asked]
         for one, found in zip(asked, blocks):
             if len(found) != len(blocks[0]):
                 raise DataError(

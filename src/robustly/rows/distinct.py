@@ -122,10 +122,10 @@ def stored_table(read: Read, given: Sequence[Any], weights: Any) -> Table | None
     weight = np.bincount(place.reshape(-1), weights=np.concatenate([piece[2] for piece in pieces]))
     if len(found) > MOST_DISTINCT:
         return None
-    number = _Numbers(reading, found)
+    numbers = _Numbers(reading, found)
     counted = np.broadcast_to(1.0, len(rows)) if weights is None else asked[-1].gathered().astype(float)
     columns = {name: np.ascontiguousarray(found[:, i]) for i, name in enumerate(names)}
-    return Table(columns, weight, lambda: np.concatenate(rows.each_piece(number)), counted)
+    return Table(columns, weight, lambda: np.concatenate(rows.each_piece(numbers)), counted)
 
 
 def _as_they_are(*columns: Any) -> tuple[Data, None]:

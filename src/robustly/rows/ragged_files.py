@@ -149,7 +149,8 @@ class StateFile:
         try:
             number, path = tempfile.mkstemp(".npz", "state-", folder.name)
             with os.fdopen(number, "wb") as stream:
-                np.savez(stream, **state)
+                arrays: dict[str, Any] = {**state}
+                np.savez(stream, **arrays)
         except OSError as error:
             raise PersistError(
                 f"cannot write to {folder.name}: {error.strerror}. Name a folder with more room (folder=…)."

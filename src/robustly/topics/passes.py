@@ -54,9 +54,18 @@ def store_documents(counts: Any, dtype: DTypeLike = np.float32, n_jobs: int | No
 class DocumentsElsewhere(ABC):
     """Documents that are not here; what a fit asks of them."""
 
-    shape: tuple[int, int]
-    nnz: int
-    vocabulary: tuple[str, ...]
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    @abstractmethod
+    def nnz(self) -> int:
+        """Above zero where any document has a word."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> tuple[str, ...]: ...
 
     @abstractmethod
     def rows(self, dtype: DTypeLike) -> Rows:

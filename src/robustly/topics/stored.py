@@ -171,7 +171,7 @@ class BagOfDocuments(DocumentsElsewhere):
         client = dask_client()
         return gathered(client, client.compute(delayed))
 
-    @cached_property
+    @property
     def vocabulary(self) -> tuple[str, ...]:
         """All words in reading order."""
         if self.known is not None:
@@ -184,7 +184,6 @@ class BagOfDocuments(DocumentsElsewhere):
 
     @property
     def nnz(self) -> int:
-        """Above zero where any document has a word."""
         return sum(len(words) for _, words in self._seen)
 
     def rows(self, dtype: Any) -> DaskRows:
