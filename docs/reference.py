@@ -8,7 +8,11 @@ from typing import Any
 
 # Page -> (its heading, the module whose names it shows, and the names, where the module does not say so itself).
 PARTS: dict[str, tuple[str, str, tuple[str, ...] | None]] = {
-    "localize": ("Models of your own", "robustly", ("localize", "classical", "fit_rows", "Localized", "RowModel")),
+    "localize": (
+        "Models of your own",
+        "robustly",
+        ("localize", "integrate", "classical", "fit_rows", "Localized", "RowModel"),
+    ),
     "results": ("Results", "robustly", ("Fit", "Outcome", "load", "compare", "anova")),
     "approx": ("Ways to integrate", "robustly.approx", None),
     "glm": ("Regressions", "robustly.glm", None),

@@ -91,7 +91,7 @@ def non_centred_groups(g, x, y=None):
     numpyro.sample("y", dist.Normal((mu + tau * z)[g] + x, precision**-0.5), obs=y)
 
 
-@CORPUS.add("log_sd", G, X, Y, tags="groups")
+@CORPUS.add("log_sd", G, X, Y, tags="groups", refused="no finite top")
 def correlated_effects(g, x, y):
     chol = numpyro.sample("chol", dist.LKJCholesky(2, 2.0))
     tau = numpyro.sample("tau", dist.LogNormal(0.0, 0.5).expand([2]))

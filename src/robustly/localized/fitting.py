@@ -64,6 +64,12 @@ def fit_program(
         plain, (found, judged) = found, fit_two_parts(law, found, rows, options["approx"], stop_of(options))
         if found is plain:
             found = replace(found, notes=(*found.notes, NO_SHARE))
+    if not np.isfinite(found.value):
+        raise FitError(
+            f"the objective has no finite top: it ended at {found.value}. Values shared by all rows under a prior whose scale or "
+            "correlation is estimated with them can make each other infinitely likely. Integrate them out, as in "
+            "rb.integrate(model, site) where they go by group, or fix the scale."
+        )
     if found.outcome.kind == "boundary":
         assert problem.limit is not None
         return problem.limit.as_fit(found, judged)
