@@ -42,7 +42,7 @@ def test_the_corpus_holds_what_it_should():
     assert count("outcome") >= 5
 
 
-@pytest.mark.filterwarnings("ignore::robustly.errors.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore::robustly.errors.ConvergenceWarning", "ignore::robustly.errors.HeavyTailsWarning")
 @pytest.mark.parametrize("name", CHOSEN_NOW)
 def test_a_model_fits_as_it_is_written(name, tmp_path):
     case = CORPUS[name]

@@ -342,7 +342,8 @@ class _Waiting(stats.rv_discrete):
 
     def _sf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
         # More than x failures before the n-th success: fewer than n successes in n + x trials.
-        trials, found = n + np.floor(x), 0.0
+        trials = n + np.floor(x)
+        found = np.zeros(np.shape(trials))
         for k in range(int(np.max(n))):
             log = betaln(a + k, b + trials - k) - betaln(a, b) - betaln(k + 1.0, trials - k + 1.0) - np.log1p(trials)
             found = found + np.where(k < n, np.exp(log), 0.0)

@@ -285,17 +285,17 @@ def asked_of_rows(design: Design, u: np.ndarray, fitted: Fitted, judge: Judge) -
 
 
 def unbiased(core: Law, phi: np.ndarray, found: Found) -> np.ndarray:
-    """A core's numbers with its scale as if coefficients had cost no degrees of freedom."""
+    """A core's numbers with its scale or dispersion as if coefficients had cost no degrees of freedom."""
     problem = found.problem
     assert isinstance(problem, Regression)
     law, (_, whole) = problem.plan.law, problem.split(found.vector)
     strayed = float(law.natural("share", whole[-1])) if isinstance(law, Contaminated) else 0.0
     rows, size = (1.0 - strayed) * problem.design.rows.total_weight, problem.design.size
-    if rows <= 2 * size or not {"scale", "shape"} & set(core.names):
+    if rows <= 2 * size:
         return phi
     found_here = phi.copy()
     grown = np.log(rows / (rows - size))
-    for name, power in (("scale", 0.5), ("shape", -1.0)):
+    for name, power in (("scale", 0.5), ("spread", 0.5), ("shape", -1.0), ("size", -1.0)):
         if name in core.names:
             found_here[core.names.index(name)] += power * grown
     return found_here

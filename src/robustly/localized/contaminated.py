@@ -73,7 +73,7 @@ def contaminated(program: Program, core: RowModel) -> Contamination:
         assert core.prior is not None
         prior = core.prior(theta, row)
         log_stretch = 0.5 * jnp.log1p(theta[width] ** 2)
-        middle = _middle_of_prior(prior, core)
+        middle = _stretched_from(prior, core)
         nearer = middle + (u - middle) * jnp.exp(-log_stretch)
         wider = _log_prior(prior, nearer, core) - _log_prior(prior, u, core) - core.dim * log_stretch
         shared = jnp.where(z[0] > 0, jnp.log(theta[share]) + wider, jnp.log1p(-theta[share]))
@@ -102,7 +102,7 @@ def _log_prior(prior: Any, u: Any, core: RowModel) -> Any:
     return jnp.sum(prior.log_prob(at.value)) + at.log_volume if at.log_density is None else at.log_density
 
 
-def _middle_of_prior(prior: Any, core: RowModel) -> Any:
+def _stretched_from(prior: Any, core: RowModel) -> Any:
     """Where a prior is stretched from, in the free coordinate: the middle of a location-scale prior, else its mean."""
     inner = hyper.plain(prior)
     if inner is not None and type(inner) in (*hyper.LOCATION_SCALE, dist.MultivariateNormal):
@@ -116,7 +116,7 @@ def _middle_of_prior(prior: Any, core: RowModel) -> Any:
     return free.inv(jnp.where(jnp.isfinite(mean), mean, typical)).reshape(-1)
 
 
-def odds_of_wide(law: Contamination, found: Found) -> tuple[np.ndarray, np.ndarray]:
+def odds_by_row(law: Contamination, found: Found) -> tuple[np.ndarray, np.ndarray]:
     r"""Each row's log odds of the wide part, and their variance from the estimates.
 
     The slope of a row's evidence in the log odds of the share is the row's probability of the wide part less the share, so that
@@ -149,14 +149,14 @@ def fit_two_parts(
             continue
         if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-6):
             best = found
-    without = Candidate("the fitted prior alone", plain.value, plain.curve)
+    one_part = Candidate("the fitted prior in one part", plain.value, plain.curve)
     if best is None:
-        return plain, lambda: judge([without])
-    odds, variance = odds_of_wide(law, best)
+        return plain, lambda: judge([one_part])
+    odds, variance = odds_by_row(law, best)
     share = float(law.model.parameters.natural(jnp.asarray(best.vector))[f"{law.site}.share"])
     both = Candidate("the fitted prior and a wide part", best.value, best.curve, odds, variance, share)
-    chosen = best if both.log_evidence > without.log_evidence else plain
-    return chosen, lambda: judge([without, both])
+    chosen = best if both.log_evidence > one_part.log_evidence else plain
+    return chosen, lambda: judge([one_part, both])
 
 
 def _cores(law: Contamination, plain: Found, rows: Rows) -> list[dict[str, Any]]:

@@ -22,13 +22,12 @@ from robustly.model.row import RowModel
 from robustly.result.measurements import Measurements, Seen
 from robustly.result.outliers import Judgement
 from robustly.rows.arrays import ArrayRows
+from robustly.rows.store import Rows
 
 HALF = 1e-6
 
 
-def judge_precisions(
-    model: RowModel, rows: ArrayRows, theta: Mapping[str, Any], keeps: dict[Any, Any]
-) -> Judgement | None:
+def judge_precisions(model: RowModel, given: Rows, theta: Mapping[str, Any], keeps: dict[Any, Any]) -> Judgement | None:
     """Judge rows with precisions (or variances) of their own; None for any other model."""
     found = model.conjugacy
     if found is None or model.dim != 1 or len(found.blocks) != 1 or model.latents is not None:
@@ -72,11 +71,14 @@ def judge_precisions(
     if "squares" not in keeps:
         keeps["squares"] = ChunkPass(one_thread(each))
     compiled = keeps["squares"]
+    # Every step asks all rows twice, with numbers by row: they are brought here.
+    rows = given.here or given.sample(len(given), 0)
 
     def squares(vector: np.ndarray, pull: np.ndarray) -> Seen:
         mapped = ArrayRows((*rows.data, pull), rows.weight, rows.chunk).map(compiled, vector)
         sums = mapped.sums
-        prior = tuple(np.asarray(sums[name]) / sums["chunks"] for name in ("prior", "slope", "bent"))
+        value, slope, bent = (np.asarray(sums[name]) / sums["chunks"] for name in ("prior", "slope", "bent"))
+        prior = (float(value), slope, bent)
         return Seen(np.maximum(mapped.by_unit["square"], 0.0), mapped.by_unit["slope"], sums["curve"], prior)
 
     begin = np.asarray(place.vector(free))

@@ -105,7 +105,9 @@ class ErrorLaw:
 
     def density(self, square: np.ndarray, own: np.ndarray) -> Jet:
         core, wide, share = self.parts(square, own)
-        return core if wide is None else log_add_exp(core - softplus(share), wide - softplus(-share))
+        if wide is None or share is None:
+            return core
+        return log_add_exp(core - softplus(share), wide - softplus(-share))
 
     def look(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         """The log posterior density at a vector, with derivatives."""
