@@ -50,11 +50,17 @@ def frame():
 
 
 @pytest.fixture(scope="module")
-def client():
+def client_away():
     """Two worker processes of one thread each; a worker that dies is started again."""
     options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": "2GiB"}
     with distributed.LocalCluster(n_workers=2, **options) as cluster, distributed.Client(cluster) as client:
         yield client
+
+
+@pytest.fixture
+def client(client_away):
+    with client_away.as_current():
+        yield client_away
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +201,9 @@ def test_workers_that_die_and_come_during_a_fit_change_nothing(client, frame, li
         if isinstance(futures, list) and len(futures) == 2:  # sums and shapes: a pass is under way
             passes.append(len(passes))
             if len(passes) == 2:
-                os.kill(next(iter(cluster.run(os.getpid).values())), signal.SIGKILL)
+                worker = next(iter(cluster.run(os.getpid).values()))
+                assert worker != os.getpid()
+                os.kill(worker, signal.SIGKILL)
             if len(passes) == 4:
                 client.cluster.scale(3)
         return waits(cluster, futures)

@@ -30,7 +30,6 @@ from robustly.result.laws import LEVELS, ByRow, RowPosterior
 from robustly.result.outliers import JUDGED, Judgement
 from robustly.result.source import FittedModel, Source
 from robustly.rows.arrays import make_rows, read_weights
-from robustly.rows.dask import DaskRows
 from robustly.rows.store import Data, Rows
 
 
@@ -141,11 +140,11 @@ class RowSource(Source):
             return self.judged()
         model = self.passes.model
         theta = model.parameters.natural(jnp.asarray(self.vector))
-        here: Rows | None = self.rows.here
+        here = self.rows.here
         if here is None:
-            if len(self.rows) > JUDGED and isinstance(self.rows, DaskRows):
+            if len(self.rows) > JUDGED:
                 return None  # by their tails
-            here = self.rows if len(self.rows) > JUDGED else self.rows.sample(len(self.rows), 0)
+            here = self.rows.sample(len(self.rows), 0)
         return judge_precisions(model, here, theta, self.compiled)
 
     def has_closed_tails(self) -> bool:
