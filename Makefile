@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_WORKERS ?= 2
 
-.PHONY: demo test lint bench bench-quick bench-rivals study docs clean
+.PHONY: demo test lint wheel bench bench-quick bench-rivals study docs clean
 
 .venv/made:
 	$(PYTHON) -m venv .venv
@@ -41,6 +41,16 @@ lint: .venv/installed-test
 test: lint
 	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 
+# What people install: built, its description checked, and tried where nothing of this folder is seen.
+.venv/installed-wheel: .venv/made
+	$(BIN)/python -m pip install --quiet build twine
+	touch $@
+
+wheel: .venv/installed-wheel
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 bench: .venv/installed-bench
 	$(BIN)/python benchmarks/run.py
 
@@ -56,7 +66,7 @@ study: .venv/installed-study
 	$(BIN)/robustly study all --out study $(STUDY)
 
 docs: .venv/installed-docs
-	$(BIN)/python docs/build.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf .venv demo study docs/site
+	rm -rf .venv demo study site dist build

@@ -10,6 +10,7 @@ import pytest
 from jax.scipy.special import gammaln
 from numpyro.distributions import constraints
 from scipy import stats
+from scipy.special import betaln
 
 import robustly as rb
 from robustly.conjugate import (
@@ -223,3 +224,20 @@ def test_a_pair_may_call_its_column_what_it_likes():
     # Rows that were fitted have an observation of their own, which does not stand in the way of their law.
     below = 1 - beyond(wait, share)
     np.testing.assert_allclose(fit.tail_probabilities, 2 * np.minimum(below, 1 - below), atol=1e-4)
+
+
+def test_waiting_times_of_any_length_have_tails_at_once():
+    """Fewer than r successes in r + x trials are a sum over successes; SciPy sums over all counts below x."""
+    x, size = np.array([0, 1, 5, 40, 300]), np.array([1, 2, 3, 1, 7])
+    ours = rb.conjugate.BetaNegativeBinomial().predictive_law({"concentration": 4.0, "mean": 0.6}, {"size": size})
+    theirs = stats.betanbinom(size, 2.4, 1.6)
+    np.testing.assert_allclose(ours.cdf(x), theirs.cdf(x), rtol=1e-12)
+    np.testing.assert_allclose(ours.sf(x), theirs.sf(x), rtol=1e-10)
+    far = rb.conjugate.BetaGeometric().predictive_law({"concentration": 4.0, "mean": 0.6}, {"size": np.array([1])})
+    # P(X > x) = B(a, b + x + 1) / B(a, b), a power law in the end.
+    assert far.sf(10**12)[0] == pytest.approx(float(np.exp(betaln(2.4, 1.6 + 1e12 + 1) - betaln(2.4, 1.6))), rel=1e-6)
+
+
+def test_one_row_says_nothing_of_how_far_rows_differ():
+    with pytest.raises(rb.FitError, match="need 3 rows or more; got 1"):
+        rb.conjugate.GammaPoisson().fit([3]).row_intervals()

@@ -226,3 +226,26 @@ def test_intervals_of_a_robust_mean_hold_the_spread(data):
     gradient = np.column_stack([x, np.full(3, fit.spread)])
     error = np.sqrt(np.einsum("ni,ij,nj->n", gradient, fit.covariance(), gradient))
     np.testing.assert_allclose(np.log(high / low) / 2, 1.959964 * error, rtol=1e-5)
+
+
+def test_the_jackknife_leaves_out_groups_as_refits_do():
+    """One Newton step without each group, against fits without it; what the step leaves is of second order."""
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame({"g": np.repeat(np.arange(25), 6), "x": rng.normal(size=150)})
+    frame["b"] = rng.normal(size=25)[frame["g"]]
+    shared = 0.4 * rng.normal(size=25)[frame["g"]]
+    frame["count"] = rng.poisson(np.exp(1 + 0.3 * frame["x"] + shared))
+    frame["size"] = frame["x"] + shared + rng.normal(size=150)
+    for response, family in (("count", "poisson"), ("size", "normal")):
+        fit = rb.glm(f"{response} ~ x + b", frame, family=family, local=None)
+        X = sm.add_constant(frame[["x", "b"]])
+        law = sm.families.Poisson() if family == "poisson" else sm.families.Gaussian()
+        without = [
+            sm.GLM(frame[response][keep], X[keep], law).fit().params.to_numpy()
+            for keep in (frame["g"] != group for group in range(25))
+        ]
+        away = np.array(without) - fit.params.to_numpy()
+        brute = np.sqrt(24 / 25 * (away**2).sum(axis=0))
+        found = np.sqrt(np.diag(fit.covariance("jackknife", frame["g"])))[:3]
+        np.testing.assert_allclose(found, brute, rtol=0.05)
+        assert (found > 0.999 * np.sqrt(np.diag(fit.covariance("cluster", frame["g"])))[:3]).all()

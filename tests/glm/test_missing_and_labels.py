@@ -147,3 +147,19 @@ def test_neither_a_change_of_meaning_nor_noise_is_a_finding():
     if abs(scores["LOO difference"]).max() < scores["its std. error"].max():
         assert any("predicted as well by either model" in sentence for sentence in found.sentences())
     assert any("No slope moved by as much as its standard error" in sentence for sentence in found.sentences())
+
+
+def test_rows_that_do_not_differ_beyond_chance_are_not_said_to_differ():
+    """The best fit has some spread in half of all homogeneous sets; a finding it is only if chance would rarely give it."""
+    said = []
+    for spread in (0.25, 1.0):
+        rng = np.random.default_rng(0)
+        frame = pd.DataFrame({"x": rng.normal(size=60)})
+        frame["y"] = rng.poisson(np.exp(1 + 0.3 * frame["x"] + spread * rng.normal(size=60)))
+        found = Findings(rb.glm("y ~ x", frame), rb.glm("y ~ x", frame, local=None))
+        assert found.robust.spread > 0.1
+        said.append((found.robust.test("spread = 0").pvalue, found.sentences()[0]))
+    assert said[0][0] > 0.1
+    assert f"Rows do not differ beyond chance (likelihood ratio, p = {said[0][0]:.2g})" in said[0][1]
+    assert said[1][0] < 0.01
+    assert said[1][1].startswith("Rows differ:")

@@ -211,3 +211,51 @@ def test_the_signature_and_the_help_of_glm_are_those_of_the_function():
         assert "Args:" in inspect.getdoc(getattr(rb.RobustPoissonRegression, method))
     for method in ("confint", "outliers", "sample_posterior"):
         assert "Args:" in inspect.getdoc(getattr(rb.Fit, method))
+
+
+BESIDE = {
+    "sample_weight": (lambda x: ["1", "much", *["1"] * 38], r"weights: row 1 holds 'much', which is not a number"),
+    "offset": (lambda x: ["0"] * 39 + ["far"], r"offset: row 39 holds 'far'"),
+    "exposure": (lambda x: [object()] * 40, r"exposure: row 0 holds <object"),
+}
+
+
+@pytest.mark.parametrize("name", list(BESIDE))
+def test_texts_beside_the_rows_are_named_by_row(name):
+    x = np.linspace(-1, 1, 40)[:, None]
+    make, words = BESIDE[name]
+    with pytest.raises(DataError, match=words):
+        rb.RobustPoissonRegression().fit(x, np.arange(40) % 4, **{name: make(x)})
+    with pytest.raises(DataError, match=r"trials: row 0 holds 'ten'"):
+        rb.RobustLogisticRegression().fit(x, np.arange(40) % 4, trials=["ten"] * 40)
+
+
+def test_columns_and_weights_beyond_floating_point_are_refused_by_name():
+    x = np.linspace(-1, 1, 40)
+    y = np.arange(40) % 4
+    for size in (1e155, 1e200, 1e300):
+        with pytest.raises(DataError, match='the squares of "far" are beyond'):
+            rb.glm("y ~ near + far", pd.DataFrame({"near": x, "far": size * x, "y": y}))
+        with pytest.raises(DataError, match='the squares of "x0" are beyond'):
+            rb.RobustLinearRegression().fit(size * x[:, None], y)
+    assert np.isfinite(rb.RobustLinearRegression().fit(1e130 * x[:, None], x + 0.1 * y).coef_).all()
+    with pytest.raises(DataError, match="lost in rounding"):
+        rb.RobustPoissonRegression().fit(x[:, None], y, sample_weight=np.full(40, 5e-324))
+
+
+def test_two_columns_of_one_name_are_refused():
+    x = pd.DataFrame(np.ones((4, 2)), columns=["a", "a"])
+    with pytest.raises(DataError, match='X has 2 columns called "a"'):
+        rb.RobustLinearRegression().fit(x, np.arange(4.0))
+
+
+def test_a_spread_of_zero_has_an_interval():
+    frame = pd.DataFrame({"x": np.linspace(-2, 2, 80)})
+    frame["y"] = np.round(np.exp(1 + 0.3 * frame["x"]))  # less scattered than any Poisson
+    fit = rb.glm("y ~ x", frame)
+    assert fit.outcome.kind == "boundary"
+    found = fit.confint()
+    low, high = found["spread"]
+    assert low == 0.0
+    assert 0.01 < high < 1.0
+    assert found["spread"] == fit.profile_interval("spread") == fit.confint(kind="profile")["spread"]

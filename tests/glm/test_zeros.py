@@ -116,6 +116,8 @@ def test_a_local_rate_goes_with_extra_zeros(data):
 def test_counts_without_zeros_say_so(data):
     with pytest.raises(ModelError, match="no response is 0"):
         rb.glm("I(zip + 1) ~ x", data, family="zero_inflated_poisson")
+    fit = rb.glm("zip ~ x", data, family="zero_inflated_poisson", local=None)
+    assert np.isfinite(fit.predictive(data.head()).log_prob(np.full(5, 3.0))).all()  # new rows need no zeros
 
 
 @pytest.mark.parametrize("power", [1.1, 1.5, 1.9])

@@ -122,7 +122,7 @@ def facts_of(found: Findings, asked: RegressionRequest) -> dict[str, Any]:
     table = asked.table
     models = {}
     for name, one in (("robust", found.robust), ("classical", found.classical)):
-        ends = one.confint(0.95)
+        ends = one.wald_intervals(0.95)
         models[name] = {
             "outcome": {"kind": one.outcome.kind, "text": one.outcome.text, "converged": one.outcome.converged},
             "log likelihood": one.log_likelihood,

@@ -84,7 +84,7 @@ def group_facts(fit: Any, asked: RegressionRequest, components: Any, odd: Any, f
     from robustly import __version__
     from robustly.report.groups import group_sentences
 
-    ends = fit.confint(0.95)
+    ends = fit.wald_intervals(0.95)
     return {
         "robustly": __version__,
         "data": str(asked.table.path),

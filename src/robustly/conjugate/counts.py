@@ -13,6 +13,7 @@ from jax.scipy.special import gammaln, xlog1py, xlogy
 from numpy.typing import ArrayLike
 from numpyro.distributions import constraints
 from scipy import stats
+from scipy.special import betaln
 
 from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta, positive_or_none
 from robustly.conjugate.chances import INF, BetaPair
@@ -22,6 +23,8 @@ from robustly.conjugate.reading import read_counts, read_covariates, read_positi
 from robustly.errors import DataError, ModelError
 from robustly.result.fit import Fit
 from robustly.rows.distinct import Table
+
+FEW_SUCCESSES = 100
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,10 @@ class GammaPoisson(ConjugatePair):
             method, weights, hyperprior: ``"direct"`` or ``"em"``; how often each row counts; NumPyro distributions by
                 name of a hyperparameter.
         """
+        if design is None:
+            return self._fit_to((counts, exposure), method, weights, hyperprior)
         columns = self.read(counts, exposure, design)
-        if design is not None:
-            refuse_collinear(columns["design"])
+        refuse_collinear(columns["design"])
         return self._fit(columns, method, weights, hyperprior)
 
     def read(
@@ -269,7 +273,7 @@ class BetaNegativeBinomial(BetaPair):
             size: successes that were waited for, above 0 (it need not be whole); one number or one a row.
             method, weights, hyperprior: as in :meth:`GammaPoisson.fit`.
         """
-        return self._fit(self.read(failures, size), method, weights, hyperprior)
+        return self._fit_to((failures, size), method, weights, hyperprior)
 
     def read(self, failures: ArrayLike, size: Any = 1) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
@@ -294,7 +298,10 @@ class BetaNegativeBinomial(BetaPair):
 
     def predictive_law(self, theta: Theta, columns: Columns) -> SciPyLaw:
         first, second = self.natural(theta, {})
-        return stats.betanbinom(columns["size"], float(first), float(second))
+        size = np.asarray(columns["size"])
+        few = np.all(size == np.floor(size)) and np.max(size, initial=1) <= FEW_SUCCESSES
+        law = waiting if few else stats.betanbinom
+        return law(columns["size"], float(first), float(second))
 
     def raw(self, theta: Theta, columns: Columns) -> np.ndarray:
         return columns["size"] / (columns["size"] + columns["failures"])
@@ -321,6 +328,40 @@ class BetaNegativeBinomial(BetaPair):
         return self.with_one_chance(p, score, _log_negative_binomial, law, why, at_edge=q == 0.0)
 
 
+class _Waiting(stats.rv_discrete):
+    """Failures before few successes: SciPy sums over all counts below, which is a sum over successes."""
+
+    def _get_support(self, n: Any, a: Any, b: Any) -> tuple[int, float]:
+        return 0, np.inf
+
+    def _logpmf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
+        return stats.betanbinom.logpmf(x, n, a, b)
+
+    def _pmf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
+        return np.exp(self._logpmf(x, n, a, b))
+
+    def _sf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
+        # More than x failures before the n-th success: fewer than n successes in n + x trials.
+        trials = n + np.floor(x)
+        found = np.zeros(np.shape(trials))
+        for k in range(int(np.max(n))):
+            log = betaln(a + k, b + trials - k) - betaln(a, b) - betaln(k + 1.0, trials - k + 1.0) - np.log1p(trials)
+            found = found + np.where(k < n, np.exp(log), 0.0)
+        return np.minimum(found, 1.0)
+
+    def _cdf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
+        return 1.0 - self._sf(x, n, a, b)
+
+    def _stats(self, n: Any, a: Any, b: Any) -> Any:
+        return stats.betanbinom.stats(n, a, b, moments="mvsk")
+
+    def _rvs(self, n: Any, a: Any, b: Any, size: Any = None, random_state: Any = None) -> Any:
+        return stats.betanbinom.rvs(n, a, b, size=size, random_state=random_state)
+
+
+waiting = _Waiting(name="waiting", shapes="n, a, b")
+
+
 def _log_negative_binomial(values: Theta, row: Columns) -> Array:
     p, r, x = values["chance"], row["size"], row["failures"]
     return log_rising(r, x) - gammaln(x + 1.0) + xlogy(r, p) + xlog1py(x, -p)
@@ -342,7 +383,7 @@ class BetaGeometric(BetaNegativeBinomial):
         hyperprior: Mapping[str, Any] | None = None,
     ) -> Fit:
         """Fit the prior of the chances to whole numbers from 0; options as in :meth:`GammaPoisson.fit`."""
-        return self._fit(self.read(failures), method, weights, hyperprior)
+        return self._fit_to((failures,), method, weights, hyperprior)
 
     def read(self, failures: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         return super().read(failures, 1)

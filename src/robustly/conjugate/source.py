@@ -112,6 +112,12 @@ class PairSource(Source):
         if self.lost_hyperprior:
             raise FitError("this fit was made with a hyperprior, which files do not keep. Fit the rows again.")
         columns, place = self._columns(data, named)
+        count = float(self.table.weight.sum())
+        if count < 3.0:
+            raise FitError(
+                f"posteriors averaged over what the data leave open of the prior need 3 rows or more; got {count:g}. Give more "
+                "rows, or ask posterior()."
+            )
         found = components(self)
         laws = [self.posterior_at(self.model.theta(jnp.asarray(v)), columns, None).law for v, _ in found]
         return MixedPosterior(laws, np.array([w for _, w in found]), place)

@@ -30,6 +30,7 @@ _HOMES = {
     "HurdlePoisson": "zeros",
     "HurdleNegativeBinomial": "zeros",
     "Tweedie": "zeros",
+    "Ordinal": "ordered",
     "RobustLinearRegression": "estimators",
     "RobustPoissonRegression": "estimators",
     "RobustLogisticRegression": "estimators",

@@ -10,6 +10,7 @@ from robustly.glm.contaminated import Contaminated
 from robustly.glm.families import Bernoulli, Binomial, Family, Normal
 from robustly.glm.law import Law
 from robustly.glm.local import Classical, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor
+from robustly.glm.ordered import LocalCategory, Ordinal
 from robustly.glm.priors import PRIORS
 
 LocalChoice = str | Callable[[Family], Law] | None
@@ -45,8 +46,12 @@ def law_of(family: Family, local: LocalChoice, prior: str = "normal", solver: st
             "(Normal, Gamma, NegativeBinomial)."
         )
     if local == "label":
+        if isinstance(family, Ordinal):
+            return LocalCategory(family)
         if not isinstance(family, Bernoulli | Binomial):
-            raise ModelError(f'local="label" is for 0/1 responses; the family is {family}. Choose family="bernoulli".')
+            raise ModelError(
+                f'local="label" is for 0/1 responses and ordered categories; the family is {family}. Choose family="bernoulli".'
+            )
         return LocalLabel(family)
     if local == "contaminated":
         return Contaminated(family, Classical(family))

@@ -381,6 +381,10 @@ def refuse_text_columns(X: Any) -> None:
         return
     import narwhals as nw
 
+    there = [str(name) for name in X.columns]
+    doubled = next((name for name in there if there.count(name) > 1), None) if len(set(there)) < len(there) else None
+    if doubled is not None:
+        raise DataError(f'X has {there.count(doubled)} columns called "{doubled}". Rename or drop all but one.')
     frame = nw.from_native(X, eager_only=True, pass_through=True)
     if not isinstance(frame, nw.DataFrame):
         return

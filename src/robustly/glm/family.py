@@ -108,6 +108,10 @@ class Family(ABC):
             raise SupportError(f"y holds {y[row]} in row {row}, which {self} gives no probability. Recode that row.")
         return ()
 
+    def check_whole(self, y: Array) -> None:
+        """Refuse responses that taken together leave something undetermined; rows are checked one by one before."""
+        assert y.ndim == 1
+
     def start(self, y: Array, trials: Array) -> Array:
         """A rough predictor for every row, from its response alone."""
         return np.zeros(len(y))

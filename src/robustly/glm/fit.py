@@ -21,6 +21,7 @@ from robustly.glm.hyperprior import WeakSpread, as_hyperprior
 from robustly.glm.judging import STEEPEST, fit_contaminated
 from robustly.glm.leverage import weighed_by_columns
 from robustly.glm.local import Classical, Law, LocalPredictor
+from robustly.glm.ordered import Ordinal
 from robustly.glm.profile import near_profile
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.glm.result import regression_fit
@@ -67,10 +68,12 @@ def fit_glm(
     """
     design, told = weighed_by_columns(design, x_weights)
     looked = design.rows.each_piece(ResponseLook(family))
+    if design.rows.here is not None:
+        family.check_whole(design.y)
     notes = (*dict.fromkeys(note for said, _ in looked for note in said), *told)
     single = isinstance(family, Binomial) and all(ones for _, ones in looked)
     if local == "auto":
-        local = "dispersion" if isinstance(family, Normal) else "predictor"
+        local = "dispersion" if isinstance(family, Normal) else "label" if isinstance(family, Ordinal) else "predictor"
     law = law_of(family, local, prior)
     if solver not in SOLVERS:
         raise ModelError(f'solver takes "newton", "em" or "map"; got {solver!r}.')
@@ -78,7 +81,7 @@ def fit_glm(
         raise ModelError(
             'solver="newton" takes rows anywhere; "em", "map", local="contaminated" and x_weights need them in memory.'
         )
-    if local == "label" and not single:
+    if local == "label" and not (single or isinstance(family, Ordinal)):
         raise ModelError('local="label" is for rows of one trial each; this response counts several.')
     unidentified = single and isinstance(law, LocalPredictor) and spread is None
     given = hyperprior

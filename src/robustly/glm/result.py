@@ -161,14 +161,13 @@ class FittedRegression:
 
     def fields(self, outcome: str, labels: Sequence[str]) -> dict[str, Any]:
         """What the law says of itself, as fields of a :class:`Fit`."""
-        law, shared, local = self.fitted.law, self.fitted.shared, self.asked.get("local")
+        law, shared = self.fitted.law, self.fitted.shared
         wanted = law_asked(self.fitted.family, self.asked)
         numbers: dict[str, Any] = {**dict.fromkeys(("spread", "dof", "scale", "flip")), **law.implied}
         numbers |= {name: value for name, value in shared.items() if name in numbers}
         reached = wanted.at_boundary if outcome == "boundary" else {}
         if outcome == "perfect_fit" and "dof" in wanted.names:
             reached = {"dof": np.inf}
-        prior = f" ({self.asked['prior']} prior)" if local == "predictor" else ""
         return {
             "model": self,
             "terms": list(self.terms),
@@ -180,7 +179,7 @@ class FittedRegression:
                 "real" if place < len(self.terms) else law.scale_of(label.removesuffix(SHARED))
                 for place, label in enumerate(labels)
             ],
-            "told": {"family": repr(self.fitted.family), "local": wanted.describe().local + prior},
+            "told": {"family": repr(self.fitted.family), "local": wanted.describe().local},
             "information": "expected" if law.kinked else "observed",
             "outlier_rule": law.judged_by,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from robustly.fit.passes import pairs
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
 from robustly.glm.edges import fit_law
-from robustly.glm.judging import judge_labels, judge_regression, label_plan
+from robustly.glm.judging import Judge, asked_of_rows, judge_labels, judge_regression, label_plan
 from robustly.glm.local import Classical, Law, LocalLabel, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
@@ -106,10 +106,40 @@ class GLMSource(Source):
             return super().meat(weight)
         return self.problem.added_by_row(ScoreSquares(self.design, self.problem.linear.free), self.found.vector)["meat"]
 
+    @property
+    def _used(self) -> np.ndarray:
+        """Which of a row's numbers are searched: its predictor, and shared numbers that are not held."""
+        return np.concatenate([[0], 1 + self.problem.linear.free])
+
+    def _bends(self, used: np.ndarray) -> np.ndarray:
+        """The second derivative of every row's evidence in its own numbers."""
+        slope, curve = self._curves
+        found = np.zeros((len(slope), len(used), len(used)))
+        for column, (i, j) in zip(curve.T, pairs(slope.shape[1])):
+            if i in used and j in used:
+                a, b = int(np.flatnonzero(used == i)[0]), int(np.flatnonzero(used == j)[0])
+                found[:, a, b] = found[:, b, a] = column
+        return found
+
+    def moves_without(self, groups: np.ndarray) -> np.ndarray:
+        """How far the vector moves when a group of rows is left out, by group: one Newton step from the estimate."""
+        z, weight, scores = self.design.directions(), self.design.rows.weight, self.scores()
+        bend = self._bends(self._used) * weight[:, None, None]
+        size, count = self.design.size, int(groups.max()) + 1
+        order = np.argsort(groups, kind="stable")
+        found = np.zeros((count, scores.shape[1]))
+        for group, rows in enumerate(np.split(order, np.cumsum(np.bincount(groups, minlength=count))[:-1])):
+            left = self.found.curve.copy()
+            left[:size, :size] -= z[rows].T @ (bend[rows, 0, 0, None] * z[rows])
+            left[:size, size:] -= z[rows].T @ bend[rows, 0, 1:]
+            left[size:, :size] = left[:size, size:].T
+            left[size:, size:] -= bend[rows, 1:, 1:].sum(axis=0)
+            found[group] = np.linalg.pinv(left) @ (weight[rows] @ scores[rows])
+        return found
+
     def _removed(self) -> tuple[np.ndarray, np.ndarray]:
         """How far each row's predictor and shared numbers move when the row is left out, and their variances."""
-        slope, curve = self._curves
-        used = np.concatenate([[0], 1 + self.problem.linear.free])
+        slope, used = self._curves[0], self._used
         k, size, weight = len(used), self.design.size, self.design.rows.weight
         covariance = np.linalg.pinv(-self.found.curve)
         z = self.design.directions()
@@ -118,11 +148,7 @@ class GLMSource(Source):
         spread[:, 0, 1:] = z @ covariance[:size, size:]
         spread[:, 1:, 0] = spread[:, 0, 1:]
         spread[:, 1:, 1:] = covariance[size:, size:]
-        bend = np.zeros((len(z), k, k))
-        for column, (i, j) in zip(curve.T, pairs(slope.shape[1])):
-            if i in used and j in used:
-                a, b = int(np.flatnonzero(used == i)[0]), int(np.flatnonzero(used == j)[0])
-                bend[:, a, b] = bend[:, b, a] = column
+        bend = self._bends(used)
         matrix = np.eye(k) + weight[:, None, None] * (bend @ spread)
         # A row that holds a coefficient alone leaves nothing to solve; a nudge makes its step long instead of undefined.
         singular = np.abs(np.linalg.det(matrix)) < 1e-12
@@ -232,9 +258,7 @@ class GLMSource(Source):
         """By a core and a wide part; rows without noise have no core."""
         if self.found.outcome.kind == "perfect_fit" or isinstance(self.law, Noiseless):
             return None
-        if not self._in_memory:
-            if len(self.design) > JUDGED:
-                return None  # by their tails
+        if not self._in_memory and len(self.design) <= JUDGED:
             here = self.design.with_rows(self.design.rows.sample(len(self.design), 0))
             return GLMSource(replace(self.found, problem=self.problem.with_design(here)), self.asked).judge()
         if self.law.family.yes_or_no and bool(np.all(self.design.trials == 1)):
@@ -252,8 +276,7 @@ class GLMSource(Source):
         fitted = fitted_of(self.found)
         if self._in_memory:
             return judge(fitted, self.design.y, self.predictor, self.design.trials)
-        found = self.design.rows.map(JudgePass(self.design, fitted, judge), self.design.to_shifted @ self.u).by_unit
-        return found["0"] if len(found) == 1 else tuple(found[str(i)] for i in range(len(found)))
+        return asked_of_rows(self.design, self.u, fitted, judge)
 
     def pit(self) -> tuple[np.ndarray, np.ndarray]:
         return self.cumulative
@@ -341,9 +364,6 @@ class GLMSource(Source):
         return not self.law.closed
 
 
-Judge = Callable[[Fitted, np.ndarray, np.ndarray, np.ndarray], Any]
-
-
 def _tails(fitted: Fitted, y: np.ndarray, predictor: np.ndarray, trials: np.ndarray) -> np.ndarray:
     both = lambda: _cumulative(fitted, y, predictor, trials)
     return fitted.law.tail_probabilities(y, predictor, fitted.shared, both)
@@ -355,20 +375,6 @@ def _cumulative(
     predictive = GLMPredictive(fitted, predictor, trials)
     below = predictive.cdf(y)
     return (predictive.cdf(np.ceil(y) - 1.0) if fitted.law.family.discrete else below), below
-
-
-@dataclass(frozen=True, eq=False)
-class JudgePass:
-    """A pass that asks the fitted law about rows; theta is what the columns are multiplied with."""
-
-    design: Design
-    fitted: Fitted
-    judge: Judge
-
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        m = data[1] + self.design.linear(self.design.shifted(data[0]), theta)
-        found = self.judge(self.fitted, data[2], m, data[3])
-        return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None
 
 
 @dataclass(frozen=True, eq=False)

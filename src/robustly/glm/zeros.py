@@ -90,10 +90,11 @@ class ZeroInflatedPoisson(Family):
         return np.where(zero, 0.0, drawn)
 
     def check_response(self, y: Array, trials: Array) -> tuple[str, ...]:
-        notes = self.counts.check_response(y, trials)
+        return self.counts.check_response(y, trials)
+
+    def check_whole(self, y: Array) -> None:
         if not np.any(y == 0):
             raise ModelError(f"no response is 0, so {self} has no zeros to explain. Choose family={self.counts!r}.")
-        return notes
 
     def start(self, y: Array, trials: Array) -> Array:
         # A zero says little of the rate of what is counted; the mean of the others does.

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robustly.errors import DataError, names
+from robustly.model.responses import Responses, different_responses
 from robustly.rows.arrays import ArrayRows, read_weights
 from robustly.rows.labels import as_numbers
 from robustly.rows.store import Data, Rows
@@ -23,6 +24,9 @@ from robustly.rows.store import Data, Rows
 # What comes beside the columns: one number for all rows, one a row, or nothing.
 Given: TypeAlias = ArrayLike | None
 
+# Weights that sum to less, and columns whose mean square is larger, leave no room for the sums that are made of them.
+LEAST_WEIGHT = 1e-200
+MOST_SQUARE = 1e280
 # Directions in which standardised columns vary less than this share of their variance are taken for rounding.
 ALIASED = 1e-11
 # A leverage closer to one than this is one.
@@ -80,6 +84,11 @@ class Design:
     def _wide(self) -> Rows:
         """The rows in chunks that suit what is done to the columns alone."""
         return self.rows.cut_into(max(64, WIDE_CHUNK // max(1, self.width)))
+
+    @cached_property
+    def responses(self) -> Responses | None:
+        """The different responses, where they are whole numbers and few enough."""
+        return different_responses(self.rows)
 
     # ------------------------------------------------------------------ pieces of one chunk
 
@@ -288,15 +297,10 @@ def read_design(
     """Read columns and a response; say which row and column cannot be used."""
     from scipy import sparse
 
-    y, weight, offset, exposure, trials = (
-        as_numbers(given, label)
-        for label, given in (
-            ("y", y),
-            ("weights", weight),
-            ("offset", offset),
-            ("exposure", exposure),
-            ("trials", trials),
-        )
+    y = as_numbers(y, "y")
+    weight, offset, exposure, trials = (
+        _as_floats(given, label)
+        for label, given in (("weights", weight), ("offset", offset), ("exposure", exposure), ("trials", trials))
     )
     if sparse.issparse(matrix):
         matrix = sparse.csr_array(matrix).astype(np.float64, copy=False)
@@ -307,8 +311,13 @@ def read_design(
     n = matrix.shape[0]
     response, counted = read_response(y, n, trials)
     data = (matrix, read_offset(offset, exposure, n), response, counted)
-    if weight is not None and not np.any(np.asarray(weight, dtype=float)):
+    if weight is not None and not np.any(weight):
         raise DataError("all weights are zero, so no row counts. Give at least one row a positive weight.")
+    if weight is not None and 0.0 < np.abs(weight).sum() < LEAST_WEIGHT:
+        raise DataError(
+            f"the weights sum to {np.abs(weight).sum():.3g}, which is lost in rounding. A weight says how often its row counts: "
+            "multiply them all."
+        )
     return design_of(ArrayRows(data, read_weights(weight, n), labels=DATA), terms, intercept=intercept, ridge=ridge)
 
 
@@ -319,6 +328,7 @@ def design_of(rows: Rows, terms: Sequence[str], *, intercept: bool, ridge: float
     design = Design(rows, _unique([*(["Intercept"] if intercept else []), *terms]), intercept, float(ridge))
     if not design.terms:
         raise DataError("there are no columns and no intercept, so there is nothing to fit.")
+    _refuse_beyond_squares(design)
     if not design.aliased.any():
         return design
     which = names(np.asarray(design.terms)[design.aliased])
@@ -328,6 +338,36 @@ def design_of(rows: Rows, terms: Sequence[str], *, intercept: bool, ridge: float
     )
     object.__setattr__(design, "notes", (note,))
     return design
+
+
+def _refuse_beyond_squares(design: Design) -> None:
+    """Columns whose squares are beyond floating point, by name."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        square = np.diag(design.spread_of_columns)
+    lost = np.flatnonzero(~np.isfinite(square) | (square > MOST_SQUARE))
+    if lost.size:
+        listed = names([design.terms[place] for place in lost])
+        raise DataError(
+            f"the squares of {listed} are beyond what a computer's numbers can hold. Divide such a column by its largest value."
+        )
+
+
+def _as_floats(given: Any, label: str) -> Any:
+    """What stands beside the rows as numbers, or the first entry that is none."""
+    if given is None:
+        return None
+    given = as_numbers(given, label)
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        for row, value in enumerate(np.ravel(np.asarray(given, dtype=object))):
+            try:
+                float(value)
+            except (TypeError, ValueError):
+                raise DataError(
+                    f"{label}: row {row} holds {value!r}, which is not a number. Give one number a row."
+                ) from None
+        raise
 
 
 def _unique(terms: Sequence[str]) -> list[str]:

@@ -11,8 +11,11 @@ import pandas as pd
 
 from robustly.comparison import Comparison, compare
 from robustly.errors import ModelError
+from robustly.result.hypotheses import likelihood_ratio
 
 LISTED = 8
+CHANCE = 0.05
+"""Differences between rows that chance gives more often than this are no finding."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,7 +112,29 @@ class Findings:
         if fit.asked.get("local") is None:
             return "The model is the classical one: nothing is local."
         differ = fit.fitted.law.difference(fit.fitted.shared, fit.labels)
-        return differ or f"Rows do not differ: {fit.outcome.text}"
+        if not differ:
+            return f"Rows do not differ: {fit.outcome.text}"
+        by_chance = self._by_chance
+        if by_chance is None or by_chance <= CHANCE:
+            return differ
+        best = " and ".join(f"{name} {fit.fitted.shared[name]:.3g}" for name in self._edges)
+        return (
+            f"Rows do not differ beyond chance (likelihood ratio, p = {by_chance:.2g}), though the best fit has {best}."
+        )
+
+    @property
+    def _edges(self) -> list[str]:
+        """Fitted numbers at whose edge the model is the classical one."""
+        return [name for name in self.robust.model.edges if name in self.robust.labels]
+
+    @property
+    def _by_chance(self) -> float | None:
+        """How often rows that do not differ would fit the robust model better by as much; None where it was not searched for."""
+        if not self._edges or self.classical is self.robust:
+            return None
+        more = len(self.robust.labels) - len(self.classical.labels)
+        gain = self.robust.log_likelihood - self.classical.log_likelihood
+        return likelihood_ratio("", gain, max(1, more), boundary=True).pvalue
 
     def _prediction(self) -> str:
         scores = self.comparison.scores

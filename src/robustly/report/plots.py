@@ -57,7 +57,7 @@ def plot_coefficients(fits: Mapping[str, Any], level: float = 0.95) -> Any:
     terms, but what moved, and by how much of its uncertainty, can. With many terms, those that moved most are in_style.
     """
     shades = colours(fits)
-    intervals = {name: fit.confint(level) for name, fit in fits.items()}
+    intervals = {name: fit.wald_intervals(level) for name, fit in fits.items()}
     first = next(iter(fits.values()))
     terms = [term for term in first.terms if all(term in fit.coefficients.index for fit in fits.values())]
     spans = {term: _span(term, fits, intervals) for term in terms}

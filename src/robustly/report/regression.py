@@ -62,7 +62,12 @@ def write_report(fit: Fit, path: str | os.PathLike[str], *, title: str, data: An
             labels=fit.row_labels,
         )
     found = Findings(fit, classical, frame=None if data is None else as_pandas(data))
-    write_page(path, regression_page(found, title=title, formula=getattr(model.formula, "text", "")))
+    asked = (
+        ""
+        if model.formula is None
+        else " + ".join([model.formula.text, *(f"offset({one})" for one in model.formula.offset_texts)])
+    )
+    write_page(path, regression_page(found, title=title, formula=asked))
 
 
 def opening(found: Findings) -> str:

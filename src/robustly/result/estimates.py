@@ -10,7 +10,8 @@ import numpy as np
 
 from robustly.errors import IdentifiabilityWarning, ModelError, names
 
-KINDS = ("information", "sandwich", "cluster")
+KINDS = ("information", "sandwich", "cluster", "jackknife")
+BY_GROUP = ("cluster", "jackknife")
 # exp overflows beyond this.
 FARTHEST = 700.0
 
@@ -114,14 +115,19 @@ def by_clusters(bread: np.ndarray, scores: np.ndarray, weight: np.ndarray, group
     return few * bread @ (summed.T @ summed) @ bread
 
 
+def jackknife(moves: np.ndarray) -> np.ndarray:
+    """The covariance by leaving out one group after the other (CR3 of MacKinnon, Nielsen & Webb 2023)."""
+    return (len(moves) - 1.0) / len(moves) * moves.T @ moves
+
+
 def check_kind(kind: str, groups: Any = None) -> None:
     if kind not in KINDS:
-        raise ModelError(f'covariance takes "information", "sandwich" or "cluster"; got "{kind}".')
-    if (kind == "cluster") != (groups is not None):
+        raise ModelError(f'covariance takes "information", "sandwich", "cluster" or "jackknife"; got "{kind}".')
+    if (kind in BY_GROUP) != (groups is not None):
         raise ModelError(
-            'the covariance "cluster" needs groups=..., the group of each row.'
+            f'the covariance "{kind}" needs groups=..., the group of each row.'
             if groups is None
-            else f'groups go with the covariance "cluster"; got "{kind}".'
+            else f'groups go with the covariances "cluster" and "jackknife"; got "{kind}".'
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from robustly._runtime.keys import jax_key
-from robustly.errors import DataError, FitError, ModelError, names
+from robustly.errors import DataError, FitError, HeavyTailsWarning, ModelError, names
 from robustly.fit.outcome import Outcome
 from robustly.result import estimates as est
 from robustly.result import persist
@@ -20,7 +21,7 @@ from robustly.result.estimates import Hyperparameters
 from robustly.result.hypotheses import TestResult, read_hypotheses, wald
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
-from robustly.result.outliers import TAILS, Judgement, by_tails
+from robustly.result.outliers import TAILS, Judgement, by_partition, by_tails
 from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
 from robustly.rows.labels import RowLabels
@@ -262,8 +263,9 @@ class Fit:
             kind: ``"information"`` inverts the observed information of the evidence (for the coefficients of least squares
                 with rows minus coefficients in the denominator, as textbooks have it); ``"sandwich"`` is also right when the
                 model is not, as far as the estimates still mean something; ``"cluster"`` besides when the rows of a group
-                depend on each other.
-            groups: for ``"cluster"``, the group of each row.
+                depend on each other; ``"jackknife"`` too, by leaving out one group of a regression's rows after the other: larger,
+                and to be preferred below a hundred groups.
+            groups: for ``"cluster"`` and ``"jackknife"``, the group of each row.
         """
         found = self.jacobian @ self.free_covariance(kind, groups) @ self.jacobian.T
         if kind == "information" and self.residual_dof is not None and getattr(self.model, "least_squares", False):
@@ -282,6 +284,8 @@ class Fit:
             return bread
         if kind == "sandwich" and "scored" not in self.saved:
             return bread @ self.need_source("scores").meat(self.weight) @ bread
+        if kind == "jackknife":
+            return est.jackknife(self.need_source("this covariance").moves_without(self._group_of_rows(groups)))
         scores = self.saved["scored"] if "scored" in self.saved else self.need_source("scores").scores()
         if kind == "cluster":
             return est.by_clusters(bread, scores, self.weight, self._group_of_rows(groups))
@@ -334,20 +338,31 @@ class Fit:
 
         Args:
             level: the probability of an interval, such as 0.95.
-            kind: ``"information"``, ``"sandwich"`` or ``"cluster"`` with `groups`, as in :meth:`covariance`;
+            kind: ``"information"``, ``"sandwich"``, or with `groups` ``"cluster"`` or ``"jackknife"``, as in :meth:`covariance`;
                 ``"profile"`` takes the values whose likelihood, at its best over all else, is not too low: slower, and right
                 where likelihoods are skew (a spread near 0, degrees of freedom).
-            groups: for ``"cluster"``, the group of each row.
+            groups: for ``"cluster"`` and ``"jackknife"``, the group of each row.
 
         Constrained values (a scale, a probability) get theirs on the unconstrained scale, so they stay inside it. An
         estimate on the edge of what is possible (a rate of 0) gets the values whose likelihood is at least 1 − level of
-        the best.
+        the best; a regression's spread that is 0 (degrees of freedom that are infinite) the interval of its profile.
         """
+        check_level(level)
+        limits = getattr(self.model, "edges", {})
+        at_limit = [name for name in limits if name not in self.labels] if self.source is not None else []
+        if kind == "profile":
+            return {name: self.profile_interval(name, level) for name in [*self.labels, *at_limit]}
+        return {
+            **self.wald_intervals(level, kind, groups),
+            **{name: self.profile_interval(name, level) for name in at_limit},
+        }
+
+    def wald_intervals(
+        self, level: float, kind: str = "information", groups: Any = None
+    ) -> dict[str, tuple[float, float]]:
+        """:meth:`confint` without what takes fits of its own: numbers that ran to their limit."""
         from scipy.stats import t
 
-        check_level(level)
-        if kind == "profile":
-            return {name: self.profile_interval(name, level) for name in self.labels}
         wider = t.ppf(0.5 + level / 2, self.reference_dof(kind, groups)) * [
             self.widening(label) for label in self.labels
         ]
@@ -375,7 +390,7 @@ class Fit:
     def reference_dof(self, kind: str = "information", groups: Any = None) -> np.ndarray:
         """Degrees of freedom of the t laws that the estimates are held against, in the order of `labels`: infinite is a normal."""
         found = np.full(len(self.labels), np.inf)
-        if kind == "cluster":
+        if kind in est.BY_GROUP:
             found[: len(self.terms)] = float(self._group_of_rows(groups).max())
         elif self.freedom:
             found[:] = [self.freedom.get(label, np.inf) for label in self.labels]
@@ -460,7 +475,7 @@ class Fit:
         import pandas as pd
 
         check_level(alpha)
-        ends = self.confint(1.0 - alpha)
+        ends = self.wald_intervals(1.0 - alpha)
         return pd.DataFrame([ends[label] for label in self.params.index], index=self.params.index)
 
     @property
@@ -503,7 +518,7 @@ class Fit:
     def outliers(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
         """Rows that do not belong, most surprising first: their labels where the data had an index, else their places.
 
-        ``data.loc[fit.outliers()]`` shows them. Of a regression with groups, these are the labels of groups, and with
+        ``data.loc[fit.outliers()]`` shows them. Of rows on a Dask cluster this is a Dask array, in the order of the rows. Of a regression with groups, these are the labels of groups, and with
         ``level="row"`` the places of rows.
 
         Args:
@@ -513,10 +528,13 @@ class Fit:
         Among the rows returned, about a share `fdr` (0.05 unless told) belongs in truth: to the *core* law that most rows
         follow. The core and a wide part for rows that strayed are fitted beside the law of this fit, from starts that
         outliers do not move, and weighed by their evidence; see `judgement` for which law judged, and
-        :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its
+        :mod:`robustly.result.outliers` for the rule. A :class:`~robustly.errors.HeavyTailsWarning` says where a core with heavy
+        tails would explain the rows listed about as well. With `level` instead, each row is judged alone by its
         `tail_probabilities`.
         """
         places = self.outlier_places(fdr, level)
+        if level is None and len(places) and self.judgement.doubt:
+            warnings.warn(self.judgement.doubt, HeavyTailsWarning, stacklevel=2)
         return places if self.unit and level == "row" else self.row_labels.of(places)
 
     def outlier_places(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
@@ -531,8 +549,11 @@ class Fit:
                 raise ModelError('this model has no groups; outliers(level="row") are its rows.')
             level = None
         if level is not None:
-            return by_tails(self.tail_probabilities, self.outlier_rule).listed(self.surprise, fdr, level)
-        return self.judgement.listed(self.surprise, fdr)
+            found = by_tails(self.tail_probabilities, self.outlier_rule).listed(self.surprise, fdr, level)
+        else:
+            found = self.judgement.listed(self.surprise, fdr)
+        is_brought = isinstance(found, np.ndarray) and not isinstance(self.surprise, np.ndarray)
+        return by_partition(found, self.surprise) if is_brought else found
 
     @property
     def outlier_probability(self) -> np.ndarray:

@@ -88,6 +88,12 @@ class Source(ABC):
         scores = self.scores()
         return (scores * weight[:, None]).T @ scores
 
+    def moves_without(self, groups: np.ndarray) -> np.ndarray:
+        """How far the vector moves when a group of rows is left out, by group."""
+        raise ModelError(
+            'the covariance "jackknife" is of regressions. Ask for "sandwich", or "cluster" with groups=....'
+        )
+
     @abstractmethod
     def tail_probabilities(self) -> np.ndarray:
         """How probable a value at least as far out is, by row."""
