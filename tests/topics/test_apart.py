@@ -135,6 +135,10 @@ def test_relevance_ranks_by_probability_at_one_and_by_lift_at_zero(bursty, fitte
     names = [f"w{i}" for i in range(train.shape[1])]
     shares = fitted.word_shares()
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    # Half way between what documents used and the shared topic.
+    shared = fitted.components_ / fitted.components_.sum(axis=1, keepdims=True)
+    shares = np.sqrt(shares * shared)
+    shares /= shares.sum(axis=1, keepdims=True)
     top = fitted.top_words(names, 5, relevance=1.0)
     assert top[0] == [names[i] for i in np.argsort(-shares[0])[:5]]
     lift = shares / (fitted.alpha_ / fitted.alpha_.sum() @ shares)

@@ -36,6 +36,8 @@ TAIL = 1e-7
 MAX_ROUNDS = 60
 # Log variances that change by more than this are not at their place.
 OPEN = 1.0
+# So many outliers running, each with so many times the usual variance, may be a level that went up and came back.
+LEAST_RUN, LARGE = 3, 5.0
 
 
 @dataclass(frozen=True)
@@ -206,3 +208,27 @@ def _in_turn(model: Disturbances, change: np.ndarray, gain: np.ndarray) -> np.nd
             best = low + int(np.argmax(gain[s, low:high]))
             found[s, best] = change[s, best]
     return found
+
+
+def with_plateaus(model: Disturbances, dofs: np.ndarray, found: LeftOut) -> list[np.ndarray]:
+    """Variance factors with two breaks in place of each run of outliers, for every site of breaks; none where no run is.
+
+    Rounds do not find the way from the one to the other: a break beside values that count for nothing explains nothing.
+    """
+    starts = []
+    for s, site in enumerate(model.sites):
+        large = site.active & (found.factors[s] > LARGE * np.median(found.factors[s][site.active]))
+        edges = np.flatnonzero(np.diff(np.concatenate([[False], large, [False]]))).reshape(-1, 2)
+        runs = [(low, high) for low, high in edges if high - low >= LEAST_RUN]
+        if site.is_break or not runs:
+            continue
+        for b in [b for b, other in enumerate(model.sites) if other.is_break and np.isfinite(dofs[b])]:
+            factors, variance = found.factors.copy(), max(float(model.variances[b]), np.finfo(float).tiny)
+            for low, high in runs:
+                factors[s, low:high] = 1.0
+                jump = found.smoothed.mean[s, low:high].mean() ** 2
+                for t in (low - 1, high - 1):
+                    if t >= 0 and model.active[b, t]:
+                        factors[b, t] = max(jump / variance, 1.0)
+            starts.append(factors)
+    return starts

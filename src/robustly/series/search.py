@@ -17,7 +17,7 @@ from robustly.errors import FitError
 from robustly.fit.outcome import Outcome
 from robustly.series import meanfield
 from robustly.series.disturbances import Disturbances, clone, free_steps
-from robustly.series.leaveout import LeftOut, leave_out
+from robustly.series.leaveout import LeftOut, leave_out, with_plateaus
 from robustly.series.sampled import LEAST_EFFECTIVE, draw_precisions, estimate, log_weights, slopes_of, worth_keeping
 from robustly.series.space import VERY_LOW, Best, Space, climb_series, curvature, ended, ends_of, newton_matrix
 
@@ -27,6 +27,8 @@ STRETCH = 5000
 MOST_CHORDS = 4
 NEARBY_ROUNDS = 3
 FIRST_STEPS = 8
+# How often a search begins anew where the same steps are explained better in another way, and by how many nats.
+MOST_EXPLANATIONS, BETTER = 3, 0.5
 FINAL_DRAWS = 1000
 # What the noise of the draws may cost the maximum, in nats, before more are drawn; and most draws.
 MOST_LOST, MOST_DRAWS, CURVATURE_DRAWS = 0.03, 1600, 400
@@ -64,41 +66,65 @@ def at_gaussian(space: Space, params: np.ndarray, likelihood: float) -> Best:
     return Best(vector, likelihood, curve, Outcome("converged", "the plain model.", 0), "gaussian", left)
 
 
+class SeenEvidence:
+    """The leave-one-out evidence as a search sees it, each look beginning at the variances of the best point so far.
+
+    A trial far off may explain the same steps in another way, an up and down of the level by outliers; a search that took its
+    variances along would not come back.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.begin(space.model.ones())
+
+    def begin(self, factors: np.ndarray) -> None:
+        """Forget what was best."""
+        self.factors, self.top = factors, -np.inf
+
+    def value(self, vector: np.ndarray) -> float:
+        found = leave_out(self.space.model, *self.space.split(vector), self.factors, tol=1e-9)
+        if found.evidence >= self.top:
+            self.factors, self.top = found.factors, found.evidence
+        return found.evidence
+
+    def nearby(self, vector: np.ndarray) -> float:
+        # The evidence hardly depends on its variances at their fixed point, so a few rounds from there are enough.
+        return leave_out(self.space.model, *self.space.split(vector), self.factors, max_rounds=NEARBY_ROUNDS).evidence
+
+
 def by_leaving_out(
     space: Space, params: np.ndarray, max_steps: int, start_dofs: tuple[float, ...] = START_DOFS
 ) -> Best:
     """Maximise the leave-one-out evidence from the Gaussian estimates, with the tails that suit these best to begin with."""
-    model = space.model
-    factors = {"here": model.ones()}
-
-    def value(vector: np.ndarray) -> float:
-        found = leave_out(model, *space.split(vector), factors["here"], tol=1e-9)
-        factors["here"] = found.factors
-        return found.evidence
-
-    def nearby(vector: np.ndarray) -> float:
-        # The evidence hardly depends on its variances at their fixed point, so a few rounds from there are enough.
-        return leave_out(model, *space.split(vector), factors["here"], max_rounds=NEARBY_ROUNDS).evidence
-
+    model, seen = space.model, SeenEvidence(space)
     begin = space.lifted(params)
     starts = [space.join(begin, np.full(len(model.sites), dof)) for dof in (start_dofs if space.fitted else (1.0,))]
     first = []
     for start in starts:
-        factors["here"] = model.ones()
-        found = climb_series(value, start, space.bounds, FIRST_STEPS, step=2e-3, nearby=nearby, rtol=1e-6)
-        first.append((found, factors["here"]))
+        seen.begin(model.ones())
+        found = climb_series(seen.value, start, space.bounds, FIRST_STEPS, step=2e-3, nearby=seen.nearby, rtol=1e-6)
+        first.append((found, seen.factors))
     # Light and heavy tails each have their maximum, of the one and of the other parameters; a few steps tell which is higher.
-    ahead, factors["here"] = min(first, key=lambda run: run[0].fun)
-    best = climb_series(value, ahead.x, space.bounds, max_steps, step=2e-3, nearby=nearby, rtol=1e-7)
-    best.nit += ahead.nit
-    if best.fun >= -VERY_LOW:
-        raise FitError("the evidence is not finite at the Gaussian estimates. Look at the series for extreme values.")
-    vector = best.x
-    top = value(vector)
-    curve = curvature(nearby, vector, top, np.full(len(vector), 2e-2))
-    left = best_left_out(model, *space.split(vector), factors["here"])
+    ahead, factors = min(first, key=lambda run: run[0].fun)
+    steps = ahead.nit
+    for _ in range(MOST_EXPLANATIONS):
+        seen.begin(factors)
+        best = climb_series(seen.value, ahead.x, space.bounds, max_steps, step=2e-3, nearby=seen.nearby, rtol=1e-7)
+        steps += best.nit
+        if best.fun >= -VERY_LOW:
+            raise FitError(
+                "the evidence is not finite at the Gaussian estimates. Look at the series for extreme values."
+            )
+        vector, ahead = best.x, best
+        top = seen.value(vector)
+        left = best_left_out(model, *space.split(vector), seen.factors)
+        factors = left.factors
+        if left.evidence < top + BETTER:
+            break
+        # Another explanation of the same steps is the likelier one; its parameters are others, too.
+    curve = curvature(seen.nearby, vector, top, np.full(len(vector), 2e-2))
     # Status 2 is a line search that found nothing higher to the last digits.
-    outcome = ended(bool(best.success) or best.status == 2, int(best.nit), max_steps)
+    outcome = ended(bool(best.success) or best.status == 2, int(steps), max_steps)
     return Best(vector, left.evidence, curve, outcome, "leave-one-out", left)
 
 
@@ -114,18 +140,13 @@ def by_stretch(space: Space, params: np.ndarray, max_steps: int) -> Best:
     small = Space(Disturbances(piece, [site.name for site in model.sites]), space.held)
     start = by_leaving_out(small, params, max_steps)
     vector = space.join(*small.split(start.vector))
-    factors = {"here": model.ones()}
+    seen = SeenEvidence(space)
     low_end, high_end = ends_of(space)
     small_unit = small.unit / space.unit
     stretch = np.concatenate([small_unit, np.ones(len(space.fitted))])
     size = newton_matrix(start.curve / stretch[:, None] / stretch) * (length / STRETCH)
 
-    def value(at: np.ndarray) -> float:
-        found = leave_out(model, *space.split(at), factors["here"], tol=1e-9)
-        factors["here"] = found.factors
-        return found.evidence
-
-    nearby = lambda at: leave_out(model, *space.split(at), factors["here"], max_rounds=NEARBY_ROUNDS).evidence
+    value, nearby = seen.value, seen.nearby
     unit = 1.0 / np.sqrt(np.maximum(np.diag(size), 1e-12))
     top, converged, steps = value(vector), False, 0
     while steps < 2 * MOST_CHORDS and not converged:
@@ -142,15 +163,17 @@ def by_stretch(space: Space, params: np.ndarray, max_steps: int) -> Best:
             shrink *= 0.4
         converged = gain < 0.01 or top - before < 0.01
     curve = curvature(nearby, vector, top, unit)
-    left = best_left_out(model, *space.split(vector), factors["here"])
+    left = best_left_out(model, *space.split(vector), seen.factors)
     outcome = ended(converged, start.outcome.steps + steps, max_steps)
     return Best(vector, left.evidence, curve, outcome, "leave-one-out", left)
 
 
 def best_left_out(model: Disturbances, params: np.ndarray, dofs: np.ndarray, factors: np.ndarray) -> LeftOut:
-    """From `factors` and from scratch, the higher: neighbouring steps can be explained in more than one way."""
-    found = [leave_out(model, params, dofs, start, tol=1e-9, keep=True) for start in (factors, None)]
-    return max(found, key=lambda one: one.evidence)
+    """From `factors`, from scratch and with breaks for runs of outliers, the highest: steps can be explained in several ways."""
+    from_start = lambda start: leave_out(model, params, dofs, start, tol=1e-9, keep=True)
+    found = max((from_start(start) for start in (factors, None)), key=lambda one: one.evidence)
+    others = [from_start(start) for start in with_plateaus(model, dofs, found)]
+    return max([found, *others], key=lambda one: one.evidence)
 
 
 def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
@@ -202,11 +225,12 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
         if near and (lost <= MOST_LOST or number >= MOST_DRAWS):
             break
         number = min(4 * number, MOST_DRAWS) if near else number
-    # Standard errors need neither the last twentieth of the weight nor more draws than a first search has.
-    few = worth_keeping(here, 0.05)
-    few = few[few < CURVATURE_DRAWS] if len(few) > CURVATURE_DRAWS else few
+    # Draws left out of a curvature bend it, so few are; where all count nearly alike, a part of them has the same.
+    few = only[only < CURVATURE_DRAWS] if here.effective > 0.9 * len(here.log_weights) else only
     value = lambda at: float(logsumexp(log_weights(model, *space.split(np.clip(at, low, high)), draws, few)))
     curve = curvature(value, vector, value(vector), 0.3 * unit)
+    # Too few draws can turn a flat direction upwards; the leave-one-out evidence knows it better then.
+    curve = curve if np.linalg.eigvalsh(0.5 * (curve + curve.T)).max() < 0 else best.curve
     natural, dofs = space.split(vector)
     outcome = ended(converged, best.outcome.steps + steps, MOST_CHORDS)
     # At its own maximum an estimate flatters itself; fresh draws do not.

@@ -16,7 +16,7 @@ from robustly.errors import DataError, NotFittedError
 from robustly.topics.corpus import Corpus
 from robustly.topics.evaluate import complete_documents
 from robustly.topics.passes import Documents, DocumentsElsewhere, document_rows, held, reading_pass
-from robustly.topics.reading import RELEVANCE, diversity_of, npmi, ranked, word_shares
+from robustly.topics.reading import RELEVANCE, diversity_of, npmi, ranked, telling_shares, word_shares
 from robustly.topics.saved import write_topics
 from robustly.topics.shared import Topics
 from robustly.topics.stored import StoredCorpus, documents_from, stored_counts
@@ -68,7 +68,7 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def ranked_words(self, n: int, relevance: float = RELEVANCE) -> np.ndarray:
         """(K, n) ids of each topic's words as :meth:`top_words` ranks them."""
-        return ranked(word_shares(self.topics_, self.usage_), self.alpha_, relevance, n)
+        return ranked(telling_shares(self.topics_, self.usage_), self.alpha_, relevance, n)
 
     def word_shares(self) -> np.ndarray:
         """(K, V) the words of each topic as the documents of the fit used them, a row summing to one.
@@ -112,7 +112,8 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Words are ranked by :math:`\lambda \log p(w \mid k) + (1 - \lambda) \log\frac{p(w \mid k)}{p(w)}` with
         :math:`\lambda` the `relevance`: 1 ranks by probability alone, and then words that are common everywhere lead
-        many topics; 0 by how much more likely the word is than elsewhere.
+        many topics; 0 by how much more likely the word is than elsewhere. :math:`p(w \mid k)` lies half way between what
+        the documents used (:meth:`word_shares`) and the shared topic, so that the bursts of one document do not lead.
         """
         self.check_fitted()
         if not 0 <= relevance <= 1:

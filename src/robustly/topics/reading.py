@@ -39,6 +39,16 @@ def word_shares(topics: Topics, usage: np.ndarray | None) -> np.ndarray:
     return np.asarray(used / used.sum(axis=0, dtype=float), dtype=float)
 
 
+def telling_shares(topics: Topics, usage: np.ndarray | None) -> np.ndarray:
+    """(V, K) what words are ranked by: half way, in logs, between what documents used of a topic and its direction.
+
+    By use alone a word that a single document repeats leads its topic; by the direction alone words that are topical and bursty
+    hide behind common ones.
+    """
+    between = np.sqrt(word_shares(topics, usage) * word_shares(topics, None))
+    return np.asarray(between / between.sum(axis=0), dtype=float)
+
+
 def ranked(shares: np.ndarray, sizes: np.ndarray, relevance: float, n: int) -> np.ndarray:
     """(K, n) ids of each topic's words, the most relevant first; `sizes` are the topics' shares of the corpus."""
     logs = np.log(shares)
