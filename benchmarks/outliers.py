@@ -106,6 +106,50 @@ def places(rng: np.random.Generator, n: int, share: float, size: float, side: st
     return np.zeros((n, 0)), x, None, bad
 
 
+def clusters(rng: np.random.Generator, n: int, share: float, size: float, side: str, core: str) -> tuple[Any, ...]:
+    """Three normal clusters in two columns, and noise all over the box they lie in, stretched by `size`."""
+    X = rng.normal(size=(n, 2)) * [1.0, 0.5] + 8.0 * np.array([[0, 0], [1, 0], [0, 1]])[rng.integers(3, size=n)]
+    bad, _ = planted(rng, n, share, "one")
+    low, high = X.min(axis=0), X.max(axis=0)
+    X[bad] = 0.5 * (low + high) + size * (high - low) * (rng.random((len(bad), 2)) - 0.5)
+    return X, np.zeros(n), None, bad
+
+
+def assays(rng: np.random.Generator, n: int, share: float, size: float, side: str, core: str) -> tuple[Any, ...]:
+    """Batches with tolerances of their own, of which some are off by `size`."""
+    dose, tolerance = rng.normal(size=n), 0.3 + 0.3 * rng.normal(size=n)
+    bad, sign = planted(rng, n, share, side)
+    tolerance[bad] += size * sign
+    dead = rng.binomial(40, 1.0 / (1.0 + np.exp(-1.5 * (dose - tolerance))))
+    return dose, dead, np.full(n, 40), bad
+
+
+def assay(dose: Any, n: Any, dead: Any = None) -> None:
+    import numpyro
+    import numpyro.distributions as dist
+
+    slope = numpyro.sample("slope", dist.LogNormal(0.0, 1.0))
+    tolerance = numpyro.sample("tolerance", dist.Normal(0.0, 1.0))
+    with numpyro.plate("batch", dose.shape[0]):
+        numpyro.sample("dead", dist.Binomial(n, logits=slope * (dose - tolerance)), obs=dead)
+
+
+class WrappedMixture:
+    """A mixture, asked as fits are."""
+
+    coef_ = np.zeros(0)
+
+    def __init__(self, model: Any) -> None:
+        self.result_, self.judgement = self, Judged()
+        self.outliers, self.outlier_probability = model.outliers, model.outlier_probabilities_
+
+
+class Judged:
+    """A mixture has no doubts."""
+
+    doubt = ""
+
+
 class Wrapped:
     """A fit that is not an estimator's, with no coefficients to compare."""
 
@@ -123,6 +167,16 @@ FITS: dict[str, tuple[Callable[..., tuple[Any, ...]], Callable[..., Any], np.nda
     "negative_binomial": (negative_binomial, _glm("negative_binomial"), 0.5 * COLUMNS),
     "gamma_poisson": (rates, lambda X, y, trials: Wrapped(rb.conjugate.GammaPoisson().fit(y)), np.zeros(0)),
     "student_pair": (places, lambda X, y, trials: Wrapped(rb.conjugate.NormalInverseGamma().fit(y)), np.zeros(0)),
+    "mixture": (
+        clusters,
+        lambda X, y, trials: WrappedMixture(rb.RobustGaussianMixture(3, tied_dof=True, random_state=0).fit(X)),
+        np.zeros(0),
+    ),
+    "localize": (
+        assays,
+        lambda X, y, trials: Wrapped(rb.localize(assay, "tolerance", contaminated=True).fit(X, trials, y)),
+        np.zeros(0),
+    ),
     "labels": (labels, lambda X, y, trials: rb.RobustLogisticRegression(local="label").fit(X, y), 2.0 * COLUMNS),
 }
 
@@ -138,6 +192,13 @@ def cells(what: str, sizes: list[int]) -> list[tuple[int, float, float, str, str
         return [
             (n, s, z, "one", "clean") for n in sizes for s, z in ((0.0, 0.0), (0.01, 20.0), (0.05, 20.0), (0.1, 20.0))
         ]
+    if what in ("mixture", "localize"):
+        planted = (
+            ((0.0, 0.0), (0.05, 1.0), (0.1, 1.0), (0.1, 3.0))
+            if what == "mixture"
+            else ((0.0, 0.0), (0.05, 3.0), (0.1, 3.0))
+        )
+        return [(n, s, z, "both", "clean") for n in sizes for s, z in planted]
     if what == "student_pair":
         return [(n, s, z, "both", "clean") for n in sizes for s, z in ((0.0, 0.0), (0.05, 10.0), (0.05, 50.0))]
     if what == "labels":

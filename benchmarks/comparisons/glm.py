@@ -1,4 +1,4 @@
-"""Robust generalized linear models against lme4, glmmTMB, statsmodels and scikit-learn."""
+"""Robust generalized linear models against lme4, glmmTMB, statsmodels, glum and scikit-learn."""
 
 from benchmarks.declare import Comparison, Target
 
@@ -30,9 +30,10 @@ COMPARISONS = [
         sizes={"n": 1_000_000, "d": 5},
         quick={"n": 100_000},
         ours="robustly_glm",
-        rivals=("statsmodels_glm", "robustly_glm_tenth"),
+        rivals=("statsmodels_glm", "glum_glm", "robustly_glm_tenth"),
         targets=(
-            Target("no slower than statsmodels' plain Poisson GLM", "warm", at_most=1.0, versus="statsmodels_glm"),
+            Target("≤ 0.2 × statsmodels' plain Poisson GLM", "warm", at_most=0.2, versus="statsmodels_glm"),
+            Target("no slower than glum's plain Poisson regression", "warm", at_most=1.0, versus="glum_glm"),
             Target(
                 "≤ 12 × the time for a tenth of the rows (linear cost is 8 to 12)",
                 "warm",
@@ -51,10 +52,11 @@ COMPARISONS = [
         sizes={"n": 1_000_000, "d": 5},
         quick={"n": 100_000},
         ours="robustly_glm",
-        rivals=("sklearn_huber", "statsmodels_glm"),
+        rivals=("sklearn_huber", "statsmodels_glm", "numpy_lstsq"),
         targets=(
             Target("no slower than HuberRegressor", "warm", at_most=1.0, versus="sklearn_huber"),
             Target("≥ 4 × faster than statsmodels RLM", "warm", at_least=4, versus="statsmodels_glm"),
+            Target("≤ 2 × NumPy's least squares", "warm", at_most=2.0, versus="numpy_lstsq"),
             MEMORY,
         ),
         reps=3,
@@ -67,8 +69,8 @@ COMPARISONS = [
         sizes={"n": 1_000_000, "d": 5},
         quick={"n": 100_000},
         ours="robustly_glm",
-        rivals=("statsmodels_glm",),
-        targets=(Target("≤ 3 × statsmodels Logit", "warm", at_most=3.0, versus="statsmodels_glm"), MEMORY),
+        rivals=("statsmodels_glm", "glum_glm"),
+        targets=(Target("no slower than statsmodels' Logit", "warm", at_most=1.0, versus="statsmodels_glm"), MEMORY),
         reps=3,
         warm_fits=3,
     ),

@@ -48,6 +48,10 @@ class IdentifiabilityWarning(UserWarning):
     """The data cannot tell some of the parameters apart."""
 
 
+class HeavyTailsWarning(UserWarning):
+    """Rows were listed as not belonging that a core with heavy tails would explain about as well."""
+
+
 class OverlapWarning(UserWarning):
     """Components of a fit, such as topics, are near copies of one another."""
 

@@ -169,6 +169,28 @@ def test_a_full_disk_stops_the_fit_and_loses_nothing(folder, tmp_path, monkeypat
     np.testing.assert_allclose(fit(folder, checkpoint=tmp_path / "kept").estimates, known.estimates, rtol=1e-9)
 
 
+def test_a_small_disk_that_is_full_stops_the_fit_and_loses_nothing(folder, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    # Four pages: the folder's head and three passes.
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", small]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("file systems may not be mounted here")
+    try:
+        with pytest.raises(PersistError, match=r"cannot write .*pass-00000\d\.npz: No space left"):
+            fit(folder, checkpoint=small)
+        left = sorted(small.glob("pass-*"))
+        assert left
+        for path in left:  # all that is there is whole
+            with np.load(path, allow_pickle=False) as held:
+                assert "key" in held.files
+        subprocess.run(["mount", "-o", "remount,size=1m", small], check=True)
+        found = fit(folder, checkpoint=small)
+    finally:
+        subprocess.run(["umount", small], check=True)
+    np.testing.assert_allclose(found.estimates, fit(folder).estimates, rtol=1e-9)
+
+
 KILLED = """
 import os, signal, sys
 import robustly as rb

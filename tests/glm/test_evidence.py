@@ -14,7 +14,7 @@ from scipy import stats
 from scipy.special import logsumexp
 
 from robustly._runtime.precision import double_precision
-from robustly.approx.tabulated import binary_spline, read_binary
+from robustly.approx.tabulated import make_tables, read_tables
 from robustly.errors import ModelError
 from robustly.fit.passes import pairs, row_kernel
 from robustly.glm.asked import law_of
@@ -31,6 +31,8 @@ from robustly.glm.families import (
 from robustly.glm.local import Classical, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
 from robustly.glm.named import as_family
 from robustly.glm.row_model import approximation, row_model
+from robustly.model.responses import different_responses
+from robustly.rows.arrays import ArrayRows
 
 
 def curves(law, m, phi, y, trials=1.0, nodes=21):
@@ -164,17 +166,41 @@ def test_sparse_shifts_of_a_normal_are_hubers_loss():
         assert slope[0] == pytest.approx(np.clip(y / scale**2, -1 / price, 1 / price), abs=1e-7)
 
 
-def test_the_table_of_binary_rows_agrees_with_the_rows():
-    law = LocalPredictor(Bernoulli())
+@pytest.mark.parametrize(
+    ("law", "phi", "most"),
+    [
+        (LocalPredictor(Bernoulli()), (0.3,), 1),
+        (LocalPredictor(Binomial()), (-0.5,), 12),
+        (LocalPredictor(Poisson()), (-0.4,), 400),
+        (LocalPredictor(Poisson(), "student_t"), (-1.0, 1.2), 60),
+        (LocalPredictor(Poisson(), "laplace"), (-1.0,), 60),
+    ],
+    ids=lambda given: repr(given) if isinstance(given, LocalPredictor) else "",
+)
+def test_tables_of_responses_agree_with_the_rows(law, phi, most):
     rng = np.random.default_rng(0)
-    m, y = rng.normal(0, 3, 256), rng.integers(0, 2, 256).astype(float)
-    ones, phi = np.ones(256), (0.3,)
+    n = 4096
+    trials = np.full(n, 1.0) if not isinstance(law.family, Binomial) or most == 1 else rng.integers(1, most, n) + 0.0
+    m = rng.normal(1.0 if most > 1 else 0.0, 1.5, n)
+    y = np.minimum(rng.poisson(np.exp(m)), trials if isinstance(law.family, Binomial) else most).astype(float)
+    responses = different_responses(ArrayRows((m[:, None], m, y, trials), np.ones(n)))
+    place = responses.of((None, None, y, trials))
+    np.testing.assert_array_equal(responses.y[place], y)
+    np.testing.assert_array_equal(responses.trials[place], trials)
+    low, high = (np.array([end(m[place == k]) for k in range(len(responses))]) for end in (np.min, np.max))
     with double_precision():
-        direct = by_number(law, 21, (m, *phi), (y, ones))
-        table = binary_spline(lambda numbers, row: by_number(law, 21, numbers, row), phi, float(np.abs(m).max()))
-        read = read_binary((m, *phi), (y, ones), None, table)
-        for a, b in zip(read[:3], direct[:3]):
-            np.testing.assert_allclose(a, np.asarray(b), atol=2e-8)
+        curves = lambda *row: by_number(law, 21, (row[0], *phi), row[1:])
+        width = law.width(responses.y, responses.trials, np.array(phi))
+        tables, _ = make_tables(curves, responses, low, high, width, 100_000)
+        direct = [np.asarray(part) for part in curves(m, y, trials)[:3]]
+    value, *derivatives = read_tables(tables, m, place, 1 + len(phi))
+    np.testing.assert_allclose(value, direct[0], rtol=2e-7, atol=2e-7)
+    assert np.mean(np.abs(value - direct[0])) < 2e-9
+    for read, true in zip(derivatives, direct[1:]):
+        np.testing.assert_allclose(read, true, rtol=2e-5, atol=2e-5)
+        assert np.mean(np.abs(read - true)) < 2e-7
+    beyond = read_tables(tables, np.array([1e3]), np.zeros(1, dtype=np.int32), 1 + len(phi))
+    assert all(np.isnan(part).all() for part in beyond)
 
 
 def test_refusals_say_what_to_do():

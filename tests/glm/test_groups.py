@@ -296,6 +296,8 @@ def test_one_wild_group_moves_student_effects_less(epil):
     assert abs(moved["student_t"]).max() < 0.5 * abs(moved["normal"]).max()
     fit = rb.glm(formula, wild, group_law="student_t")
     assert fit.outliers(level="group")[0] == 1
+    assert fit.outlier_probability.argmax() == 0
+    assert fit.outlier_probability[0] > 0.9
     assert fit.group_effects["weight"].idxmin() == 1
 
 

@@ -197,7 +197,7 @@ def test_draws_follow_the_fitted_law():
 def test_noise_rows_are_found_and_few_others():
     # False discoveries: 300 normal rows in three clusters, 10 % noise, ten seeds; 5 % was asked for. The mean share over
     # ten sets has a standard error below 1.5 %.
-    found, false = [], []
+    found, false, sure = [], [], []
     for seed in range(10):
         rng = np.random.default_rng(seed)
         X, _ = clusters(rng)
@@ -208,6 +208,9 @@ def test_noise_rows_are_found_and_few_others():
         assert (np.diff(far) >= 0).all()
         false.append(np.mean(listed < len(X)) if len(listed) else 0.0)
         found.append(np.isin(np.arange(len(X), len(noisy)), listed).mean())
+        sure.append(model.outlier_probabilities_[listed] > 0.9)
+    # The surest nine tenths of the lists.
+    assert np.mean(np.concatenate(sure)) > 0.8
     assert np.mean(false) < 0.08
     assert np.mean(found) > 0.8
 
@@ -219,6 +222,8 @@ def test_outliers_of_new_rows_and_by_level(rng):
     assert model.outliers(X=new).tolist() == [1]
     assert model.surprise(new)[1] > model.surprise(new)[0]
     np.testing.assert_allclose(model.tail_probabilities(X), model.tail_probabilities_)
+    np.testing.assert_allclose(model.outlier_probability(X), model.outlier_probabilities_)
+    assert model.outlier_probability(new).round(3).tolist() == [0.0, 1.0] or model.wide_["weight"] < 0.99
     assert set(model.outliers(level=1e-3)) == set(np.flatnonzero(model.tail_probabilities_ < 1e-3))
     with pytest.raises(rb.ModelError, match="not both"):
         model.outliers(fdr=0.1, level=0.1)

@@ -123,7 +123,9 @@ class BruteForce:
         last = coarse[len(coarse) - 1 - jnp.argmax(near[::-1], axis=0)] + 0.2
 
         def point(s: Any) -> Any:
-            return at_rows(first + (last - first) * s)
+            # Far out NumPyro's truncated laws divide by a chance that was rounded to 0.
+            found = at_rows(first + (last - first) * s)
+            return jnp.where(jnp.isfinite(found), found, -jnp.inf)
 
         each = jax.lax.map(point, steps, batch_size=256)
         return jax.scipy.special.logsumexp(each, axis=0) + jnp.log((last - first) / (len(steps) - 1))

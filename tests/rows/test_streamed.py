@@ -12,6 +12,8 @@ import robustly as rb
 from robustly.conjugate import GammaPoisson
 from robustly.errors import DataError, ModelError
 from robustly.fit.checkpoint import checkpointed
+from robustly.glm import judging as judging_module
+from robustly.glm import source as source_module
 from robustly.localized.stored import RowRecipe
 from robustly.rows import parquet as parquet_module
 from robustly.rows import streamed
@@ -176,3 +178,22 @@ def test_what_needs_memory_says_so(files):
         rb.RobustGaussianMixture(2, init_params="kmeans").fit(rb.parquet(files, columns=COLUMNS))
     with pytest.raises(DataError, match="Give the name of a column"):
         rb.RobustLinearRegression().fit(rb.parquet(files, columns=COLUMNS), np.zeros(N))
+
+
+def test_many_rows_are_judged_where_they_are(files, frame, monkeypatch):
+    monkeypatch.setattr(judging_module, "MANY_ROWS", 1000)
+    known = rb.RobustLinearRegression().fit(frame[COLUMNS], frame["size"]).result_
+    monkeypatch.setattr(source_module, "JUDGED", 0)
+    found = rb.RobustLinearRegression().fit(rb.parquet(files, columns=COLUMNS), "size").result_
+    assert known.judgement.weights.keys() == found.judgement.weights.keys()
+    np.testing.assert_allclose(found.outlier_probability, known.outlier_probability, atol=1e-8)
+    np.testing.assert_array_equal(found.outliers(), known.outliers())
+
+
+def test_a_pair_sees_how_often_whole_numbers_are_and_not_the_rows(files, frame):
+    known = GammaPoisson().fit(frame["count"].to_numpy(), weights=frame["often"].to_numpy())
+    found = GammaPoisson().fit(rb.parquet(files, columns="count"), weights="often")
+    assert found.evidence_by_row is None
+    assert len(found.source.table.weight) == len(np.unique(frame["count"]))
+    np.testing.assert_allclose(found.estimates, known.estimates, rtol=1e-8)
+    np.testing.assert_allclose(found.evidence, known.evidence, rtol=1e-8)

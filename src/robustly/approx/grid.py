@@ -92,19 +92,25 @@ def find_half_widths(joint: Density, mode: Array, start: Array, band: tuple[floa
         return (value < band[0] * DEPTH) | (value > band[1] * DEPTH)
 
     def unfinished(state: Any) -> Any:
-        _, value, _, steps = state
+        _, value, _, _, steps = state
         return jnp.any(far_off(value)) & (steps < _MAX_SEARCH)
 
     def advance(state: Any) -> Any:
-        log_half_widths, value, slope, steps = state
+        log_half_widths, value, slope, (near, far), steps = state
         # Falls grow like a power of the distance, so the search is for log(fall) against log(distance).
         value = jnp.maximum(value, 1e-300)
         rate = jnp.clip(jnp.where(jnp.isfinite(slope), slope, 50.0 * value) / value, 0.05, 50.0)
         step = jnp.clip((np.log(DEPTH) - jnp.log(value)) / rate, -1.5, 1.5)
-        log_half_widths = jnp.clip(jnp.where(far_off(value), log_half_widths + step, log_half_widths), -60.0, 60.0)
-        return log_half_widths, *fall(log_half_widths), steps + 1
+        # A density that is not known further out would send the search to and fro between two places.
+        near = jnp.where(value < DEPTH, jnp.maximum(near, log_half_widths), near)
+        far = jnp.where(value > DEPTH, jnp.minimum(far, log_half_widths), far)
+        moved = log_half_widths + step
+        moved = jnp.where((moved <= near) | (moved >= far), 0.5 * (near + far), moved)
+        log_half_widths = jnp.where(far_off(value), moved, log_half_widths)
+        return log_half_widths, *fall(log_half_widths), (near, far), steps + 1
 
-    return lax.stop_gradient(lax.while_loop(unfinished, advance, (start, *fall(start), 0))[0])
+    ends = (jnp.full(2, -60.0), jnp.full(2, 60.0))
+    return lax.stop_gradient(lax.while_loop(unfinished, advance, (start, *fall(start), ends, 0))[0])
 
 
 def level_map(mode: Array, curve: Array, log_half_widths: Array) -> Callable[[Any], tuple[Any, Any]]:

@@ -1,7 +1,9 @@
-r"""How are a million 0/1 rows as cheap as a few thousand? One function of one number, read off a table.
+r"""How are a million counts as cheap as a few thousand? Rows of one response share one function, read off a table.
 
-With :math:`z = (2y - 1) m` the evidence of every 0/1 row is the same function of :math:`z` and of numbers that all rows
-share. A cubic spline through steps of 0.04 gives it and its derivatives to 1e-9.
+The evidence of a row is a smooth function of its predictor, the same for all rows with the same response (and trials) and
+of numbers that all rows share. A few points for each of the different responses are integrated, and rows lie between
+them: a polynomial through six points gives values, slopes and curvatures to about 1e-9. Tables are checked in the
+middle between points against the integral itself, and made finer until they hold.
 """
 
 from __future__ import annotations
@@ -9,67 +11,161 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
-from scipy.interpolate import CubicSpline
 
-from robustly._runtime.compiled import one_thread
-from robustly.rows.store import Data
+from robustly._runtime.native import compiled
+from robustly.model.responses import Responses
 
-STEP = 0.04
-USUAL, LARGEST = 1024, 4096
-# How far from zero a predictor may lie to be found in a table.
-FURTHEST = STEP * (LARGEST - 8) / 2.0
+# Steps between points, in units of the width over which a row's evidence changes its shape.
+STEP = 0.1
+# Points to the left of a row's cell, and in all.
+LEFT, POINTS = 2, 6
+# Points are integrated in blocks of one size, so that they are compiled once.
+BLOCK = 4096
+CHECKED = 256
+# What a table may be off in the middle between points, on average and at the worst: values, in parts of a nat and of the
+# value, and a hundred times as much for slopes and curvatures.
+OFF, WORST = 2e-9, 2e-7
 
-
-class BinarySpline(NamedTuple):
-    """Pieces of a spline for all entries: value, slopes, curvatures (on and below the diagonal, line by line)."""
-
-    pieces: np.ndarray
-    first: float
-    step: float
-    turned: np.ndarray
-    """Which entries change their sign for a 0: it is a 1 seen from the other side, so derivatives once in m do."""
+# (predictors, responses, trials) -> value, slopes, curvatures by row; the shared numbers are known
+Curves = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Any, Any, Any]]
 
 
-def binary_spline(curves: Callable[..., Any], shared: tuple[float, ...], furthest: float) -> BinarySpline | None:
-    """A table of what ``curves(numbers, (y, trials), …)`` gives for a 1, or None when predictors lie too far from zero.
+class Tables(NamedTuple):
+    """Values, slopes and curvatures at equally spaced predictors, for each of the different responses."""
 
-    `furthest` is the largest absolute predictor.
+    entries: np.ndarray
+    """(point, entry); the points of one response after those of another."""
+    begin: np.ndarray
+    """By response, its first point,"""
+    size: np.ndarray
+    """how many it has,"""
+    first: np.ndarray
+    """the predictor at the first,"""
+    per_unit: np.ndarray
+    """and points in a unit of the predictor."""
+
+
+def make_tables(
+    curves: Curves,
+    responses: Responses,
+    low: np.ndarray,
+    high: np.ndarray,
+    width: np.ndarray,
+    most: int,
+    coarsest: float = STEP,
+) -> tuple[Tables, float] | None:
+    """Tables for predictors between `low` and `high` of each response, or None where that takes more than `most` points.
+
+    `width` says over what distance the evidence of each response changes its shape. Steps are `coarsest` of it, or as much
+    smaller as they have to be; what they came to is returned too.
     """
-    if not furthest <= FURTHEST:
+    if not (np.all(np.isfinite(low)) and np.all(np.isfinite(high))):
         return None
-    z = np.linspace(-furthest - 0.1, furthest + 0.1, max(int(2.0 * furthest / STEP) + 8, 64))
-    size = USUAL if len(z) <= USUAL else LARGEST  # few sizes, as each is compiled
-    ones = np.ones(size)
-    grid = np.concatenate([z, np.full(size - len(z), z[-1])])
-    value, slope, curve, _ = curves((grid, *shared), (ones, ones))
-    entries = np.concatenate([np.asarray(value)[:, None], slope, curve], axis=1)[: len(z)]
-    pieces = CubicSpline(z, entries, axis=0).c.transpose(1, 0, 2)
-    # As many pieces as fit the size, so that reading is compiled for few sizes; the last ones are never asked for.
-    pieces = np.concatenate([pieces, np.broadcast_to(np.nan, (size - len(pieces), *pieces.shape[1:]))])
-    k = 1 + len(shared)
-    below = [(i, j) for i in range(k) for j in range(i + 1)]
-    turned = np.array([False, True, *[False] * (k - 1), *[(i == 0) != (j == 0) for i, j in below]])
-    return BinarySpline(pieces, float(z[0]), float(z[1] - z[0]), turned)
+    for share in (coarsest, coarsest / 2.0, coarsest / 4.0):
+        step = share * width
+        cells = np.ceil((high - low) / step).astype(np.int64) + 1
+        size = cells + POINTS - 1
+        if not size.sum() <= most:
+            return None
+        begin = np.cumsum(size) - size
+        first = 0.5 * (low + high - cells * step) - LEFT * step
+        which = np.repeat(np.arange(len(responses)), size)
+        predictor = first[which] + (np.arange(len(which)) - begin[which]) * step[which]
+        # Of the blocks that are integrated anyway, what is left over checks the table; if little is, one block more.
+        spare = -len(which) % BLOCK
+        checks = spare if spare >= CHECKED else spare + BLOCK
+        cell = np.random.default_rng(0).integers(0, int(cells.sum()), checks)
+        ends = np.cumsum(cells)
+        of = np.searchsorted(ends, cell, side="right")
+        middle = first[of] + (cell - (ends - cells)[of] + LEFT + 0.5) * step[of]
+        which, predictor = np.concatenate([which, of]), np.concatenate([predictor, middle])
+        blocks = [slice(i, i + BLOCK) for i in range(0, len(which), BLOCK)]
+        found = [curves(predictor[b], responses.y[which[b]], responses.trials[which[b]])[:3] for b in blocks]
+        entries = np.concatenate([_table_entries(*part) for part in found])
+        if not np.all(np.isfinite(entries)):
+            return None
+        tables = Tables(entries[:-checks], begin, size, first, 1.0 / step)
+        read = _table_entries(*read_tables(tables, middle, of.astype(np.int32), np.shape(found[0][1])[1]))
+        off = np.abs(read - entries[-checks:])
+        off = off / (1.0 + np.abs(entries[-checks:])) / np.where(np.arange(off.shape[1]) == 0, 1.0, 100.0)
+        if np.all(off.mean(axis=0) <= OFF) and np.all(off <= WORST):
+            return tables, share
+    return None
 
 
-def read_binary(numbers: tuple[Any, ...], row: Data, state: Array, table: BinarySpline) -> tuple[Any, Any, Any, Any]:
-    """Values, slopes and curvatures of 0/1 rows by interpolation."""
-    found = np.asarray(_read(numbers[0], row[0], *table))
-    k = len(numbers)
-    return found[:, 0], found[:, 1 : k + 1], found[:, k + 1 :], None
+def _table_entries(value: Any, slope: Any, curve: Any) -> np.ndarray:
+    return np.concatenate([np.asarray(value)[:, None], np.asarray(slope), np.asarray(curve)], axis=1)
 
 
-@one_thread
-def _read(m: Any, y: Any, pieces: Any, first: Any, step: Any, turned: Any) -> Any:
-    """Values of all entries by row; not a number beyond the table, where the caller sees that there is no value."""
-    side = 2.0 * y - 1.0
-    place = (side * m - first) / step
-    piece = jnp.floor(jnp.clip(jnp.nan_to_num(place), 0.0, len(pieces) - 1.0))
-    t = ((place - piece) * step)[:, None]
-    c = pieces[piece.astype(jnp.int32)]
-    found = ((c[:, 0] * t + c[:, 1]) * t + c[:, 2]) * t + c[:, 3]
-    found = jnp.where(turned, side[:, None] * found, found)
-    return jnp.where(((place >= 0.0) & (place < len(pieces)))[:, None], found, jnp.nan)
+def read_tables(
+    tables: Tables, predictor: np.ndarray, which: np.ndarray, size: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Value, slopes in so many numbers and curvatures of rows with these predictors and responses.
+
+    Beyond the tables they are not a number.
+    """
+    n = len(predictor)
+    value, slope = np.empty(n), np.empty((n, size))
+    curve = np.empty((n, size * (size + 1) // 2))
+    _read(*tables, predictor, which, value, slope, curve)
+    return value, slope, curve
+
+
+@compiled(inline="always")
+def weights_between(t: float, weight: Any) -> None:
+    """What six equally spaced points count for a place `t` of the way from the third to the fourth."""
+    a, b, c, d, e = t + 2.0, t + 1.0, t - 1.0, t - 2.0, t - 3.0
+    ab, de, tc = a * b, d * e, t * c
+    weight[0] = -b * tc * de / 120.0
+    weight[1] = a * tc * de / 24.0
+    weight[2] = -ab * c * de / 12.0
+    weight[3] = ab * t * de / 12.0
+    weight[4] = -ab * tc * e / 24.0
+    weight[5] = ab * tc * d / 120.0
+
+
+@compiled()
+def _read(
+    entries: Any,
+    begin: Any,
+    size: Any,
+    first: Any,
+    per_unit: Any,
+    predictor: Any,
+    which: Any,
+    value: Any,
+    slope: Any,
+    curve: Any,
+) -> None:
+    weight = np.empty(POINTS)
+    found = np.empty(entries.shape[1])
+    k = slope.shape[1]
+    for i in range(len(predictor)):
+        r = which[i]
+        x = (predictor[i] - first[r]) * per_unit[r]
+        if x >= LEFT and x < size[r] - (POINTS - 1 - LEFT):
+            cell = int(x)
+            weights_between(x - cell, weight)
+            j = begin[r] + cell - LEFT
+            for s in range(len(found)):
+                found[s] = weight[0] * entries[j, s]
+            for q in range(1, POINTS):
+                for s in range(len(found)):
+                    found[s] += weight[q] * entries[j + q, s]
+        else:
+            found[:] = np.nan
+        value[i] = found[0]
+        for s in range(k):
+            slope[i, s] = found[1 + s]
+        for s in range(curve.shape[1]):
+            curve[i, s] = found[1 + k + s]
+
+
+@compiled()
+def widen(predictor: Any, which: Any, over: Any, under: Any) -> None:
+    """Make room in ``[-under, over]`` of every response for the predictors of its rows."""
+    for i in range(len(predictor)):
+        k = which[i]
+        over[k] = max(over[k], predictor[i])
+        under[k] = max(under[k], -predictor[i])

@@ -125,11 +125,11 @@ def degrees_of(dof: str) -> float | str | None:
 @contextlib.contextmanager
 def told() -> Iterator[None]:
     """Warnings of ours as single lines on stderr, each once."""
-    from robustly.errors import ConvergenceWarning, IdentifiabilityWarning
+    from robustly.errors import ConvergenceWarning, HeavyTailsWarning, IdentifiabilityWarning
 
     with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", ConvergenceWarning)
-        warnings.simplefilter("always", IdentifiabilityWarning)
+        for ours in (ConvergenceWarning, HeavyTailsWarning, IdentifiabilityWarning):
+            warnings.simplefilter("always", ours)
         yield
     for message in dict.fromkeys(str(one.message) for one in caught):
         print(f"robustly: warning: {message}", file=sys.stderr)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import glob
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,19 +48,24 @@ class StoredFit:
 
     def run(self, *, save: Path | None, as_json: bool) -> None:
         """Fit, show and keep."""
+        import numpy as np
+
         from robustly.cli import terminal
 
         if not 0 < self.fdr < 1:
             raise DataError(f"--fdr is a share between 0 and 1; got {self.fdr}. 0.05 is usual.")
+        # All is asked while there is a cluster to answer.
         with self._rows() as rows, told(), terminal.working("fitting …"):
             classical, robust = self._fits(rows)
-            outliers = robust.outliers(fdr=self.fdr)
+            outliers = np.asarray(robust.outliers(fdr=self.fdr))
+            facts = self._facts(classical, robust, outliers) if as_json else {}
+            summary = "" if as_json else str(robust.summary())
             if save is not None:
                 robust.save(save)
         if as_json:
-            terminal.write_json(self._facts(classical, robust, outliers))
+            terminal.write_json(facts)
         else:
-            typer.echo(str(robust.summary()))
+            typer.echo(summary)
             shown = ", ".join(map(str, outliers[:MOST_SHOWN])) + (" …" if len(outliers) > MOST_SHOWN else "")
             typer.echo(f"{len(outliers)} rows do not belong (rows count from 0){': ' if shown else ''}{shown}")
         if not robust.outcome.converged:
@@ -84,7 +90,12 @@ class StoredFit:
             address: Any = self.scheduler
             if address is None:
                 address = stack.enter_context(
-                    LocalCluster(n_workers=self.workers, threads_per_worker=1, dashboard_address=None)
+                    LocalCluster(
+                        n_workers=self.workers,
+                        threads_per_worker=1,
+                        dashboard_address=":0",
+                        silence_logs=logging.ERROR,
+                    )
                 )
             try:
                 stack.enter_context(Client(address, timeout=PATIENCE))

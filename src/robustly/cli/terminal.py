@@ -35,13 +35,23 @@ def console() -> Console:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """A line on stderr while something takes its time; nothing where stderr is no terminal."""
+    """A line on stderr while something takes its time, with passes and rows of those elsewhere; nothing where stderr is no terminal."""
     errors = Console(stderr=True, highlight=False, markup=False)
     if not errors.is_terminal:
         yield
         return
-    with errors.status(what):
-        yield
+    from robustly.rows.store import watching
+
+    with errors.status(what) as line:
+        passes = 1
+
+        def seen(so_far: int, rows: int) -> None:
+            nonlocal passes
+            line.update(f"{what} pass {passes}: {so_far:,} of {rows:,} rows")
+            passes += so_far == rows
+
+        with watching(seen):
+            yield
 
 
 def show_frame(out: Console, frame: pd.DataFrame, heading: str = "", first: Sequence[str] = ()) -> None:

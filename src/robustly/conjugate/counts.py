@@ -78,9 +78,10 @@ class GammaPoisson(ConjugatePair):
             method, weights, hyperprior: ``"direct"`` or ``"em"``; how often each row counts; NumPyro distributions by
                 name of a hyperparameter.
         """
+        if design is None:
+            return self._fit_to((counts, exposure), method, weights, hyperprior)
         columns = self.read(counts, exposure, design)
-        if design is not None:
-            refuse_collinear(columns["design"])
+        refuse_collinear(columns["design"])
         return self._fit(columns, method, weights, hyperprior)
 
     def read(
@@ -272,7 +273,7 @@ class BetaNegativeBinomial(BetaPair):
             size: successes that were waited for, above 0 (it need not be whole); one number or one a row.
             method, weights, hyperprior: as in :meth:`GammaPoisson.fit`.
         """
-        return self._fit(self.read(failures, size), method, weights, hyperprior)
+        return self._fit_to((failures, size), method, weights, hyperprior)
 
     def read(self, failures: ArrayLike, size: Any = 1) -> dict[str, np.ndarray]:
         columns: dict[str, np.ndarray] = {}
@@ -341,7 +342,8 @@ class _Waiting(stats.rv_discrete):
 
     def _sf(self, x: Any, n: Any, a: Any, b: Any) -> Any:
         # More than x failures before the n-th success: fewer than n successes in n + x trials.
-        trials, found = n + np.floor(x), 0.0
+        trials = n + np.floor(x)
+        found = np.zeros(np.shape(trials))
         for k in range(int(np.max(n))):
             log = betaln(a + k, b + trials - k) - betaln(a, b) - betaln(k + 1.0, trials - k + 1.0) - np.log1p(trials)
             found = found + np.where(k < n, np.exp(log), 0.0)
@@ -381,7 +383,7 @@ class BetaGeometric(BetaNegativeBinomial):
         hyperprior: Mapping[str, Any] | None = None,
     ) -> Fit:
         """Fit the prior of the chances to whole numbers from 0; options as in :meth:`GammaPoisson.fit`."""
-        return self._fit(self.read(failures), method, weights, hyperprior)
+        return self._fit_to((failures,), method, weights, hyperprior)
 
     def read(self, failures: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         return super().read(failures, 1)

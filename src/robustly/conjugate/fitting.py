@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from robustly.fit.problem import Found
 from robustly.fit.search import search
 from robustly.result.fit import Fit
 from robustly.rows.anywhere import in_memory_if_stored
-from robustly.rows.distinct import Table, make_table
+from robustly.rows.distinct import Table, make_table, stored_table
 
 METHODS = ("direct", "em")
 EM_STOP = Stop(1e-10, 10_000)
@@ -45,7 +45,15 @@ class ConjugatePair(PairDefinition):
         hyperprior: Mapping[str, Any] | None = None,
     ) -> Fit:
         """Fit the prior to rows `x`; see :func:`fit_pair` for what the options mean."""
-        return self._fit(self.read(x), method, weights, hyperprior)
+        return self._fit_to((x,), method, weights, hyperprior)
+
+    @in_double_precision
+    def _fit_to(self, given: Sequence[Any], method: str, weights: Any, hyperprior: Mapping[str, Any] | None) -> Fit:
+        """Fit to what :meth:`read` takes; whole numbers elsewhere stay there, and only how often each one is comes here."""
+        table = stored_table(self.read, given, weights)
+        if table is not None:
+            return fit_pair(self, table, method, hyperprior)
+        return self._fit(self.read(*given), method, weights, hyperprior)
 
     @in_double_precision
     def _fit(

@@ -15,8 +15,9 @@ from numpyro.distributions import constraints as limit
 
 from robustly.conjugate.base import PairDefinition
 from robustly.errors import ModelError
+from robustly.result.measurements import Measurements, Seen
 from robustly.result.outliers import Candidate, Judgement, judge
-from robustly.result.two_part import TwoPart, judge_measurements
+from robustly.result.two_part import TwoPart
 from robustly.rows.distinct import Table
 
 CONSISTENT = 1.4826  # A normal's standard deviation over its median absolute deviation.
@@ -43,8 +44,6 @@ def judge_pair(pair: PairDefinition, table: Table, theta: Mapping[str, Any] | No
 
 # ---------------------------------------------------------------------- measurements about a common place
 
-_KEPT: dict[Any, dict[Any, Any]] = {}
-
 
 def _measurements(table: Table, given: Mapping[str, Any]) -> Judgement:
     x, weight = np.asarray(table.columns["x"]), table.weight
@@ -53,20 +52,21 @@ def _measurements(table: Table, given: Mapping[str, Any]) -> Judgement:
     size = float(np.sqrt(weight @ (x - mean) ** 2 / weight.sum())) or 1e-150
     middle = float(fixed.get("loc", np.median(x)))
     narrow = CONSISTENT * float(np.median(np.abs(x - middle))) or size
-    starts = [{"loc": middle, "scale": narrow}, {"loc": mean, "scale": size}]
-    return judge_measurements(
-        table.rows,
-        lambda theta, row: row[0] - theta["loc"],
-        lambda theta: np.abs(x - theta["loc"]),
-        [{name: value for name, value in start.items() if name not in fixed} for start in starts],
-        freedom=0 if "loc" in fixed else 1,
-        constraints={},
-        fixed=fixed,
-        keeps=_KEPT.setdefault(tuple(fixed.items()), {}),
-    )
+    own = lambda place: [] if "loc" in fixed else [place]
+
+    def squares(vector: np.ndarray, pull: np.ndarray) -> Seen:
+        away = x - (vector[0] if len(vector) else mean)
+        return Seen(away**2, -2.0 * away[:, None][:, : len(vector)], 2.0 * pull.sum() * np.eye(len(vector)))
+
+    starts = [(np.array(own(middle)), narrow), (np.array(own(mean)), size)]
+    return Measurements(
+        squares, weight, np.zeros(len(own(mean)), dtype=bool), starts, fixed.get("scale") and float(fixed["scale"])
+    ).judge()
 
 
 # ---------------------------------------------------------------------- any other pair
+
+_KEPT: dict[Any, dict[Any, Any]] = {}
 
 
 def _widened(

@@ -58,7 +58,7 @@ class BetaBinomial(BetaPair):
             method, weights, hyperprior: ``"direct"`` or ``"em"``; how often each row counts; NumPyro distributions by
                 name of a hyperparameter.
         """
-        return self._fit(self.read(successes, trials), method, weights, hyperprior)
+        return self._fit_to((successes, trials), method, weights, hyperprior)
 
     def read(self, successes: ArrayLike, trials: ArrayLike) -> dict[str, np.ndarray]:
         if successes is None:
@@ -190,7 +190,7 @@ class BetaBernoulli(BetaBinomial):
         hyperprior: Mapping[str, Any] | None = None,
     ) -> Fit:
         """Fit the prior of the chances to outcomes of 0 or 1; options as in :meth:`BetaBinomial.fit`."""
-        return self._fit(self.read(outcomes), method, weights, hyperprior)
+        return self._fit_to((outcomes,), method, weights, hyperprior)
 
     def read(self, outcomes: ArrayLike) -> dict[str, np.ndarray]:  # type: ignore[override]
         if outcomes is None:

@@ -68,7 +68,10 @@ class Passes:
         self._variance_scores: dict[tuple[int, ...], ChunkPass] = {}
         self.values = self._compiled(self._values, getattr, "values")
         self.scores = self._compiled(self._scores, getattr, "scores")
-        self.posteriors = self._compiled(self._posteriors, getattr, "posteriors")
+        closed = approx.is_exact and model.conjugacy is not None and model.latents is None
+        self.posteriors = (
+            self._closed_posteriors() if closed else self._compiled(self._posteriors, getattr, "posteriors")
+        )
         beside = partial(self._beside_prior, self._expected_curves)
         self.expected_curves = self._compiled(beside, getattr, "expected_curves")
         self.log_hyperprior = jax.jit(self._log_hyperprior)
@@ -221,6 +224,23 @@ class Passes:
 
         self._variance_scores[place] = self._compiled(chunk, Passes.variance_scores, place)
         return self._variance_scores[place]
+
+    def _closed_posteriors(self) -> ChunkPass:
+        """As :meth:`_posteriors`, of rows whose posteriors have a name: only their parameters are compiled."""
+        conjugacy = self.model.conjugacy
+        assert conjugacy is not None
+        place = self.model.parameters
+        natural = one_thread(
+            lambda vector, data: jax.vmap(lambda row: conjugacy.level_and_natural(place.natural(vector), row)[1])(data)
+        )
+
+        def run(theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
+            vector, levels = theta
+            law = conjugacy.blocks[0].family.marginals(np.asarray(natural(vector, data)))
+            quantile = np.stack([law.ppf(level) for level in np.asarray(levels)], axis=-1)
+            return {}, {"mean": law.mean(), "sd": law.std(), "quantile": quantile}, state
+
+        return ChunkPass(run, lambda theta, data, count: self.begin(count), (getattr, (self, "posteriors")))
 
     def _posteriors(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         """Mean, standard deviation and quantiles of every number of a row's local value."""
@@ -385,9 +405,8 @@ def view_pass(view: View, curves: Callable[..., tuple[Any, Any, Any, Any]], kern
             numbers, entered = view.enter(at, data)
             *parts, state = curves(numbers, view.seen(data), state, more)
             value, slope, curve = (np.asarray(part) for part in parts)
-            counts = weight > 0
-            slope, curve = (np.where(counts[:, None], a * weight[:, None], 0.0) for a in (slope, curve))
-            sums = {"value": np.where(counts, weight * value, 0.0).sum(), **view.pull_back(entered, slope, curve)}
+            total = np.where(weight > 0, weight * value, 0.0).sum()
+            sums = {"value": total, **view.pull_back(entered, slope, curve, weight)}
         # A warm start needs no more digits, and this is the one thing kept by row from pass to pass.
         return sums, {"evidence": value}, None if state is None else np.asarray(state).astype(np.float32)
 

@@ -20,13 +20,13 @@ from robustly.errors import FitError, ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
-from robustly.fit.passes import ChunkPass, Passes, RowKernel, passes, row_kernel, view_pass, view_values, with_prior
+from robustly.fit.passes import Passes, RowKernel, passes, row_kernel, view_pass, view_values, with_prior
 from robustly.model.row import RowModel, View
 from robustly.rows.arrays import ArrayRows
-from robustly.rows.store import ByUnit, Rows, Slot, Sums
+from robustly.rows.store import ByUnit, Pass, Rows, Slot, Sums
 
 # An estimated integration error above this share of the log likelihood makes a fit use more points.
-TOLERATED = 1e-6
+TOLERATED = 1e-7
 FINEST = 161
 
 # Two tops that differ by less than this (in nats) are as high as each other.
@@ -141,7 +141,7 @@ class EvidenceProblem(Problem):
         """The model of one row, and how its local is integrated out."""
 
     @abstractmethod
-    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[ChunkPass, Any]: ...
+    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[Pass, Any]: ...
 
     @abstractmethod
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look: ...
@@ -270,7 +270,7 @@ class RowProblem(EvidenceProblem):
     def cheaper(self) -> Effort:  # type: ignore[override]
         return Effort.ROUGH if self.passes.curves(self.rows)[1] else Effort.SLOPE
 
-    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[ChunkPass, Any]:
+    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[Pass, Any]:
         curves, by_moments = self.passes.curves(self.rows)
         return curves, (vector, effort is Effort.ROUGH if by_moments else effort is not Effort.SLOPE)
 
@@ -376,7 +376,7 @@ class ViewProblem(EvidenceProblem):
     def parts(self) -> tuple[RowModel, Approximation]:
         return self.kernel.model, self.kernel.approx
 
-    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[ChunkPass, Any]:
+    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[Pass, Any]:
         return self.run, (self.view.at(vector), self.rough or effort is Effort.ROUGH)
 
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-from scipy.special import chdtrc, digamma, gammaln, polygamma
+from scipy.special import digamma, gammaln, polygamma
 
 from robustly._runtime.threads import on_one_thread
 from robustly.model.scale_matrices import log_det_factors
@@ -195,13 +195,10 @@ def _block_sums(over: Pass, columns: np.ndarray, fit_dof: bool) -> tuple[dict[st
     return sum_block(over, columns, DofRates(kernel.dofs, kernel.means.shape[1]) if fit_dof else None), {}
 
 
-def _block_seen(over: Pass, columns: np.ndarray, spread: np.ndarray | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    density, distance, _ = over.look(columns)
+def _block_seen(over: Pass, columns: np.ndarray, asked: None) -> tuple[dict[str, Any], dict[str, Any]]:
+    density, _, _ = over.look(columns)
     label = density.argmax(axis=0)
-    nearest = (distance if spread is None else distance / spread[:, None]).min(axis=0)
-    own = np.take_along_axis(distance, label[None], axis=0)[0]
-    tail = chdtrc(over.dim, nearest)
-    return {}, {"label": label, "tail": tail, "own": own, "evidence": shares(density)[0]}
+    return {}, {"label": label, "evidence": shares(density)[0]}
 
 
 def _block_densities(over: Pass, columns: np.ndarray, asked: None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -304,19 +301,15 @@ class RowsSeen:
 
     evidence: np.ndarray
     """Log density, (n,)."""
-    tail: np.ndarray
-    """How probable a row at least as far from the nearest component is, if its core is as wide as `spread` says, (n,)."""
     label: np.ndarray
     """The most probable component, (n,)."""
-    own: np.ndarray
-    """Squared distance from the most probable component, (n,)."""
 
 
 @on_one_thread
-def see(X: np.ndarray | Rows, kernel: Densities, spread: np.ndarray | None = None) -> RowsSeen:
-    """Evidence, label and tail of every row; squared distances from component k are divided by ``spread[k]``."""
-    found = in_blocks(X, kernel).map(BlockPass(_block_seen), (kernel, spread)).by_unit
-    return RowsSeen(found["evidence"], found["tail"], found["label"], found["own"])
+def see(X: np.ndarray | Rows, kernel: Densities) -> RowsSeen:
+    """Evidence and label of every row."""
+    found = in_blocks(X, kernel).map(BlockPass(_block_seen), (kernel, None)).by_unit
+    return RowsSeen(found["evidence"], found["label"])
 
 
 @on_one_thread

@@ -3,12 +3,11 @@ r"""What if some rows do not belong at all? A law in two parts: a core, and a wi
 .. math:: p(y_i) = (1 - \pi)\, p(y_i \mid m_i, \text{core}) + \pi\, p(y_i \mid m_i, \text{wide})
 
 A heavy-tailed law has no line between rows that belong and rows that do not; this one has, and the probability of the wide
-part given a row is the probability that the row does not belong. In the wide part a row's predictor is shifted by
-:math:`u \sim (u/w)^2 N(0, w^2)`, a normal times its square (the moment prior of Johnson & Rossell 2010): a strayed row is off by
-something, not by next to nothing, so the wide part does not take the edge of the core for its own. For measurements `width` is
-in units of the scale and, with :math:`r = y - m` in these units, the wide part is
-:math:`N(r; 0, 1 + w^2) \cdot [1/(1 + w^2) + r^2 w^2 / (1 + w^2)^2]`; about a heavy-tailed core it is the core, wider. For other
-responses the shift is integrated. Weak priors on `share` and `width` keep the fit regular where no row strayed.
+part given a row is the probability that the row does not belong. A strayed row is off by something, not by next to nothing, so
+that the wide part does not take the edge of the core for its own. Measurements are shifted by about `width` scales to either side,
+more or less by `variation` of that: many rows tell whether all strayed by as much, or each by its own. For other responses the
+predictor is shifted by :math:`u \sim (u/w)^2 N(0, w^2)`, a normal times its square (the moment prior of Johnson & Rossell 2010),
+which is integrated. Weak priors on `share`, `width` and `variation` keep the fit regular where no row strayed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from robustly.glm.family import Family
 from robustly.glm.law import Description, Law
 from robustly.glm.local import Classical, LocalLabel, LocalPrecision, LocalPredictor, log_prior, log_student_t
 from robustly.model.row import RowModel
-from robustly.result.two_part import DOF, SHARE, WIDTHS_OF_MEASUREMENTS, normal_parts, student_parts
+from robustly.result.two_part import DOF, SHARE, VARIATION, WIDTHS_OF_MEASUREMENTS, log_gauss, shifted_parts
 
 if TYPE_CHECKING:
     from jax import Array
@@ -34,17 +33,18 @@ if TYPE_CHECKING:
     Row = tuple[Array, Array]
     Numbers = tuple[Array, ...]
 
-# Points on each side of a row's peak, how far down they go in nats, and steps to find the peak and these ends.
-NODES, DEPTH, CLIMB, WIDEN = 16, 34.0, 14, 10
+# Points on each side of a row's peak, how far down they go in nats, most steps to find the peak and these ends, and how closely.
+NODES, DEPTH, CLIMB, WIDEN, NEAR = 12, 20.0, 14, 10, 1e-3
 # Normal priors, on the scales that are searched: log odds of the share, logarithms of the others.
 WIDTHS_OF_PREDICTORS = (float(np.log(2.0)), 0.6)
 SPREAD = (float(np.log(0.5)), 1.0)
 MARGIN = (float(np.log(2.0)), 0.7)
+WIDE = ("variation", "width")
 
 
 @dataclass(frozen=True)
 class Contaminated(Law):
-    """A core law and a wide part, whose `share` and `width` are fitted along."""
+    """A core law and a wide part, whose `share`, `width` and, of measurements, `variation` are fitted along."""
 
     core: Law
 
@@ -54,28 +54,30 @@ class Contaminated(Law):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.core.names, "width", "share")
+        return (*self.core.names, *(("variation",) if isinstance(self.family, Normal) else ()), "width", "share")
 
     @property
     def believed(self) -> Mapping[str, tuple[float, float]]:
-        width = WIDTHS_OF_MEASUREMENTS if isinstance(self.family, Normal) else WIDTHS_OF_PREDICTORS
-        return {**believed_of_core(self.core), "width": width, "share": SHARE}
+        core = {**believed_of_core(self.core), "share": SHARE}
+        if isinstance(self.family, Normal):
+            return {**core, "width": WIDTHS_OF_MEASUREMENTS, "variation": VARIATION}
+        return {**core, "width": WIDTHS_OF_PREDICTORS}
 
     def natural(self, name: str, value: Any, xp: Any = np) -> Any:
         if name == "share":
             return 1.0 / (1.0 + xp.exp(-value))
-        return xp.exp(value) if name == "width" else self.core.natural(name, value, xp)
+        return xp.exp(value) if name in WIDE else self.core.natural(name, value, xp)
 
     def free(self, name: str, value: float) -> float:
         if name == "share":
             return float(np.log(value) - np.log1p(-value))
-        return float(np.log(value)) if name == "width" else self.core.free(name, value)
+        return float(np.log(value)) if name in WIDE else self.core.free(name, value)
 
     def slope(self, name: str, value: float) -> float:
         found = float(self.natural(name, value))
         if name == "share":
             return found * (1.0 - found)
-        return found if name == "width" else self.core.slope(name, value)
+        return found if name in WIDE else self.core.slope(name, value)
 
     def bounds(self, name: str) -> tuple[float, float]:
         return (0.0, 1.0) if name == "share" else super().bounds(name)
@@ -145,10 +147,9 @@ class Contaminated(Law):
         )
 
     def _measured(self, row: Row, numbers: Numbers) -> tuple[Array, Array]:
-        m, scale, *dof, width, _ = numbers
-        if dof:
-            return student_parts(row[0] - m, scale, dof[0], width, log_student_t)
-        return normal_parts(row[0] - m, scale, width)
+        m, scale, *dof, variation, width, _ = numbers
+        density = (lambda off, scale: log_student_t(off, scale, dof[0])) if dof else log_gauss
+        return shifted_parts(row[0] - m, scale, variation, width, density)
 
     def _spread(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array]:
         *core, wide = [
@@ -260,19 +261,33 @@ def find_ends(joint: Callable[..., Array], numbers: Numbers, start: Array) -> Ar
     slope = jax.grad(density)
     bend = jax.grad(slope)
 
-    def climb(_: Any, u: Any) -> Array:
+    def climb(seen: Any) -> Any:
         # Left of its peak a count has almost no curvature, and a full step would land where exp overflows.
-        return u + jnp.clip(-slope(u) / jnp.minimum(bend(u), -1e-12), -1.0, 1.0)
+        u, _, turn = seen
+        step = jnp.clip(-slope(u) / jnp.minimum(bend(u), -1e-12), -1.0, 1.0)
+        return u + step, jnp.abs(step), turn + 1
 
-    mode = jax.lax.fori_loop(0, CLIMB, climb, start)
+    # From where the row was before, a step or two do.
+    mode, _, _ = jax.lax.while_loop(
+        lambda seen: (seen[1] > NEAR) & (seen[2] < CLIMB), climb, (start, jnp.ones_like(start), 0)
+    )
     top, width = density(mode), jnp.minimum(1.0 / jnp.sqrt(jnp.maximum(-bend(mode), 1e-12)), jnp.exp(numbers[1]))
     sides = jnp.array([-1.0, 1.0])
 
-    def widen(_: Any, length: Any) -> Array:
+    def widen(seen: Any) -> Any:
+        length, _, turn = seen
         fall = top - density(mode + sides * length)
-        return length * jnp.clip(jnp.sqrt(DEPTH / jnp.maximum(fall, 1e-6)), 0.2, 3.0)
+        return (
+            length * jnp.clip(jnp.sqrt(DEPTH / jnp.maximum(fall, 1e-6)), 0.2, 3.0),
+            jnp.max(jnp.abs(fall - DEPTH)),
+            turn + 1,
+        )
 
-    ends = jax.lax.fori_loop(0, WIDEN, widen, np.sqrt(2.0 * DEPTH) * width * jnp.ones(2))
+    ends, _, _ = jax.lax.while_loop(
+        lambda seen: (seen[1] > 0.1 * DEPTH) & (seen[2] < WIDEN),
+        widen,
+        (np.sqrt(2.0 * DEPTH) * width * jnp.ones(2), jnp.asarray(jnp.inf, dtype=width.dtype), 0),
+    )
     return jnp.concatenate([mode[None], ends])
 
 

@@ -8,7 +8,7 @@ other nor make good rows look bad.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -26,11 +26,14 @@ from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
 from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+from robustly.rows.store import Data
 
 STOP = Stop(1e-9, 60)
 # Small subsets, and how often each is fitted again to its closest half.
 SUBSETS, CONCENTRATIONS = 40, 3
 KEPT_SUBSETS = 3
+# Subsets are weighed by so many rows, the best of them by all.
+FEW_ROWS = 300
 # Beyond these a start is made from so many rows or columns.
 START_ROWS, START_COLUMNS = 2000, 60
 # From so many rows on, what the estimates leave open no longer shows in a row's score.
@@ -104,7 +107,7 @@ def judge_labels(found: Found) -> Judgement:
     # Far wrong labels taken for a rate common to all make coefficients too steep: climb from less steep ones as well.
     starts = [np.concatenate([factor * u, phi, [np.log(margin)]]) for factor, margin in ((1.0, 1.0), (0.4, 2.0))]
     far = _fit(design, plan, starts)
-    constant = lambda m, phi: np.full(len(m), law.natural("flip", phi[0]))
+    constant = lambda m, phi: 0.0 * m + law.natural("flip", phi[0])
     growing = lambda m, phi: plan.law.rate(m, *phi, np)  # type: ignore[attr-defined]
     return judge(
         [
@@ -158,13 +161,20 @@ def _fit(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
 def _candidate(found: Found, core: Law, margin: float) -> Candidate:
     problem = found.problem
     assert isinstance(problem, Regression)
-    law, (_, phi) = problem.plan.law, problem.split(found.vector)
+    law, (u, phi) = problem.plan.law, problem.split(found.vector)
     score = lambda: _scores(found, core)
     name = CORES[type(core).__name__].format(family=_word(core))
     if not isinstance(law, Contaminated):
         return Candidate(f"{name} alone", found.value, found.optimum.curve, score=score, margin=margin)
-    odds, slope = problem.by_row(lambda *given: problem.kernel.by_row(_odds_of(law), given[0])(*given), found.vector)
-    variance = _variance(found, slope) if len(problem.design) < MANY_ROWS else None
+    # Estimates that coefficients made too narrow would make rows of the core look strayed.
+    known = unbiased(core, phi[: len(core.names)], found)
+    vector = problem.joined(u, np.concatenate([known, phi[len(known) :]]))
+    variance = None
+    if len(problem.design) < MANY_ROWS:
+        odds, slope = problem.by_row(OddsOf(problem.kernel, law), vector)
+        variance = _variance(found, slope)
+    else:
+        odds = problem.by_row(OddsOf(problem.kernel, law, slopes=False), vector)
     share = float(law.natural("share", phi[-1]))
     return Candidate(f"{name} and a wide part", found.value, found.optimum.curve, odds, variance, share, score, margin)
 
@@ -178,6 +188,19 @@ CORES = {
 
 def _word(core: Law) -> str:
     return f"{type(core.family).__name__} rows"
+
+
+@dataclass(frozen=True, eq=False)
+class OddsOf:
+    """What the kernel says of rows: the log odds of the wide part, and their slopes in a row's numbers unless told."""
+
+    kernel: Any
+    law: Contaminated
+    slopes: bool = True
+
+    def __call__(self, numbers: Any, row: Any, state: Any) -> Any:
+        found = self.kernel.by_row(_odds_of(self.law), numbers)(numbers, row, state)
+        return found if self.slopes else found[0]
 
 
 @cache
@@ -219,7 +242,10 @@ def _scores(found: Found, core: Law) -> tuple[np.ndarray, np.ndarray]:
     assert isinstance(problem, Regression)
     design = problem.design
     u, phi = problem.split(found.vector)
-    m, phi = design.predictor(u), unbiased(core, phi[: len(core.names)], found)
+    phi = unbiased(core, phi[: len(core.names)], found)
+    if design.rows.here is None:
+        return asked_of_rows(design, u, Fitted(core, phi, np.zeros(0), False), scores_in_core), np.zeros(())
+    m = design.predictor(u)
     score = lambda m, phi: normal_scores(core, m, phi, design.y, design.trials)
     here = score(m, phi)
     if len(design) >= MANY_ROWS:
@@ -231,18 +257,45 @@ def _scores(found: Found, core: Law) -> tuple[np.ndarray, np.ndarray]:
     return here, _variance(found, slopes)
 
 
+Judge = Callable[[Fitted, np.ndarray, np.ndarray, np.ndarray], Any]
+
+
+def scores_in_core(fitted: Fitted, y: np.ndarray, predictor: np.ndarray, trials: np.ndarray) -> np.ndarray:
+    return normal_scores(fitted.law, predictor, fitted.phi, y, trials)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgePass:
+    """A pass that asks a fitted law about rows; theta is what the columns are multiplied with."""
+
+    design: Design
+    fitted: Fitted
+    judge: Judge
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        m = data[1] + self.design.linear(self.design.shifted(data[0]), theta)
+        found = self.judge(self.fitted, data[2], m, data[3])
+        return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None
+
+
+def asked_of_rows(design: Design, u: np.ndarray, fitted: Fitted, judge: Judge) -> Any:
+    """What a fitted law says of every row, chunk by chunk where the rows are."""
+    found = design.rows.map(JudgePass(design, fitted, judge), design.to_shifted @ u).by_unit
+    return found["0"] if len(found) == 1 else tuple(found[str(i)] for i in range(len(found)))
+
+
 def unbiased(core: Law, phi: np.ndarray, found: Found) -> np.ndarray:
-    """A core's numbers with its scale as if coefficients had cost no degrees of freedom."""
+    """A core's numbers with its scale or dispersion as if coefficients had cost no degrees of freedom."""
     problem = found.problem
     assert isinstance(problem, Regression)
     law, (_, whole) = problem.plan.law, problem.split(found.vector)
     strayed = float(law.natural("share", whole[-1])) if isinstance(law, Contaminated) else 0.0
     rows, size = (1.0 - strayed) * problem.design.rows.total_weight, problem.design.size
-    if rows <= 2 * size or not {"scale", "shape"} & set(core.names):
+    if rows <= 2 * size:
         return phi
     found_here = phi.copy()
     grown = np.log(rows / (rows - size))
-    for name, power in (("scale", 0.5), ("shape", -1.0)):
+    for name, power in (("scale", 0.5), ("spread", 0.5), ("shape", -1.0), ("size", -1.0)):
         if name in core.names:
             found_here[core.names.index(name)] += power * grown
     return found_here
@@ -272,39 +325,43 @@ def normal_scores(core: Law, m: np.ndarray, phi: np.ndarray, y: np.ndarray, tria
 def trimmed_start(design: Design, family: Any) -> list[tuple[np.ndarray, np.ndarray]]:
     """Coordinates by least trimmed squares of rough predictors, the best few, with what they leave of the rows looked at."""
     rng = np.random.default_rng(0)
-    counted = np.flatnonzero(design.rows.weight > 0)
+    counted = np.asarray((design.rows.weight > 0).nonzero()[0])
     some = counted if len(counted) <= START_ROWS else np.sort(rng.choice(counted, START_ROWS, replace=False))
-    target = np.asarray(family.start(design.y, design.trials) - design.offset)[some]
-    columns = design.with_rows(design.rows.take(some)).directions()
-    size, half = columns.shape[1], max((len(some) + columns.shape[1] + 1) // 2, columns.shape[1] + 1)
+    here = design.with_rows(design.rows.take(some))
+    whole = design if design.rows.here is not None else here
+    target = np.asarray(family.start(whole.y, whole.trials) - whole.offset)
+    target, columns = target[some] if whole is design else target, here.directions()
+    size = columns.shape[1]
     if size > START_COLUMNS or len(some) < 2 * size + 2:
         return []
+    few = np.sort(rng.choice(len(some), FEW_ROWS, replace=False)) if len(some) > FEW_ROWS else slice(None)
     found = []
     for _ in range(SUBSETS):
-        u = np.linalg.lstsq(*_subset(columns, target, rng.choice(len(some), size + 1, replace=False)), rcond=None)[0]
+        rows = rng.choice(len(some), size + 1, replace=False)
+        u = np.linalg.lstsq(columns[rows], target[rows], rcond=None)[0]
         for _ in range(CONCENTRATIONS):
-            u, left = _concentrated(columns, target, u, half)
+            u, left = _concentrated(columns[few], target[few], u)
         found.append((left, u))
     found.sort(key=lambda pair: pair[0])
     best = []
     for _, u in found[:KEPT_SUBSETS]:
         for _ in range(10):
-            u, left = _concentrated(columns, target, u, half)
+            u, left = _concentrated(columns, target, u)
         best.append((left, u))
     u = min(best, key=lambda pair: pair[0])[1]
     return [(u, target - columns @ u)]
 
 
-def _subset(columns: np.ndarray, target: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return columns[rows], target[rows]
-
-
-def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray, half: int) -> tuple[np.ndarray, float]:
+def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, float]:
     """Least squares of the half of the rows that lie closest."""
-    away = np.abs(target - columns @ u)
-    closest = np.argpartition(away, half - 1)[:half]
-    found = np.linalg.lstsq(*_subset(columns, target, closest), rcond=None)[0]
-    rest = np.sort((target - columns @ found) ** 2)[:half]
+    rows, size = columns.shape
+    half = max((rows + size + 1) // 2, size + 1)
+    closest = np.argpartition(np.abs(target - columns @ u), half - 1)[:half]
+    inside = columns[closest]
+    gram = inside.T @ inside
+    gram[np.diag_indices(size)] += 1e-10 * (np.trace(gram) + 1e-300)
+    found = np.linalg.solve(gram, inside.T @ target[closest])
+    rest = np.partition((target - columns @ found) ** 2, half - 1)[:half]
     return found, float(rest.sum())
 
 
@@ -314,7 +371,7 @@ def _starts(
     """Where the law with a wide part is climbed from: the trimmed start, or else the classical fit."""
     assert isinstance(classical.problem, Regression)
     u, phi = classical.problem.split(classical.vector)
-    wide = np.array([np.log(5.0), np.log(0.05)]) if isinstance(core.family, Normal) else np.array([0.7, np.log(0.05)])
+    wide = np.log([0.2, 7.0, 0.05]) if isinstance(core.family, Normal) else np.array([0.7, np.log(0.05)])
     found = []
     for start, left in trimmed:
         shared = phi.copy()
@@ -322,8 +379,9 @@ def _starts(
             middle = CONSISTENT * float(np.median(np.abs(left)))
             shared[0] = np.log(middle) if middle > 0 else phi[0]
         elif core.family.nuisance:
+            few = design if design.rows.here is not None else design.with_rows(design.rows.sample(START_ROWS, 0))
             guess = core.family.nuisance_start(
-                design.y, design.trials, np.array([CONSISTENT * np.median(np.abs(left))] * 2) * [1, -1]
+                few.y, few.trials, np.array([CONSISTENT * np.median(np.abs(left))] * 2) * [1, -1]
             )
             shared[: len(guess)] = np.log(guess) if len(guess) else shared
         found.append(np.concatenate([start, shared, wide]))
@@ -349,17 +407,31 @@ def _overdispersed(core: Law, previous: Found) -> bool:
     assert isinstance(problem, Regression)
     law = problem.plan.law
     assert isinstance(law, Contaminated)
-    run = lambda *given: problem.kernel.by_row(_odds_of(law), given[0])(*given)
-    odds, _ = problem.by_row(run, previous.vector)
-    family, (u, phi) = law.family, problem.split(previous.vector)
+    u, phi = problem.split(previous.vector)
     if law.natural("share", phi[-1]) > MOST_STRAYED:
         return True
-    m, trials = problem.design.predictor(u), problem.design.trials
-    nuisance = law.core.nuisance(phi)
-    # Twice the slope of the core's log likelihood in the squared spread, at none.
-    away = problem.design.y - family.mean(m, nuisance, trials)
-    inside = problem.rows.weight / (1.0 + np.exp(np.minimum(odds, 700.0)))
-    return float(inside @ (away**2 - family.variance(m, nuisance, trials))) > 0.0
+    more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.to_shifted @ u)
+    sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
+    # Within its own error a spread gains nothing.
+    return float(sums["more"]) > float(np.sqrt(sums["squares"]))
+
+
+@dataclass(frozen=True, eq=False)
+class MoreThanSaid:
+    """How much more the rows of a core vary than it says: twice the slope of its log likelihood in the squared spread, at none."""
+
+    design: Design
+    law: Contaminated
+    nuisance: Any
+    direction: np.ndarray
+
+    def __call__(self, data: Data, weight: np.ndarray, found: tuple[Any, ...]) -> dict[str, Any]:
+        m = data[1] + self.design.linear(self.design.shifted(data[0]), self.direction)
+        family, trials = self.law.family, data[3]
+        away = data[2] - family.mean(m, self.nuisance, trials)
+        inside = weight / (1.0 + np.exp(np.minimum(found[0], 700.0)))
+        each = inside * (away**2 - family.variance(m, self.nuisance, trials))
+        return {"more": each.sum(), "squares": each @ each}
 
 
 def _grown(core: Law, previous: Found) -> list[np.ndarray]:

@@ -147,6 +147,11 @@ class Law(ABC):
         """Log density of one row and its own value; the others."""
         raise NotImplementedError
 
+    def width(self, y: Array, trials: Array, phi: Array) -> Array:
+        """Over what distance of the predictor the evidence of a response changes its shape, as a guess."""
+        known = self.family.turn(y, trials, self.nuisance(phi))
+        return np.minimum(1.0, 2.0 / np.sqrt(3.0 + trials) if known is None else known[1])
+
     def errors(self, shared: Mapping[str, float]) -> Any:
         """Where a response is its predictor and an error of one law, that law as SciPy has it; None elsewhere."""
         return None

@@ -56,6 +56,11 @@ class LocalPredictor(OwnPredictor):
     def names(self) -> tuple[str, ...]:
         return ("spread", *(("dof",) if self.prior == "student_t" else ()), *self.family.nuisance)
 
+    def width(self, y: Array, trials: Array, phi: Array) -> Array:
+        told = super().width(y, trials, phi)
+        # What is spread out is smoothed, but for the peak that a Laplace prior keeps.
+        return told if self.prior == "laplace" else np.hypot(told, np.minimum(1.0, np.exp(phi[0])))
+
     def joint(self, own: jax.Array, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         return self.family.log_prob(*row, own, *self.traced_nuisance(phi)) + log_prior(self.prior, own - m, *phi[:2])
 

@@ -11,23 +11,27 @@ import numpy as np
 
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation
-from robustly.approx.tabulated import FURTHEST, binary_spline, read_binary
+from robustly.approx.tabulated import STEP, Tables, make_tables
 from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
-from robustly.fit.passes import ChunkPass, KernelPass, view_pass
+from robustly.fit.passes import KernelPass
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
+from robustly.fit.table_pass import ReachPass, TablePass
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import LOG_2PI, Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
 from robustly.model.linear import Design
 from robustly.model.linear_view import LinearView
-from robustly.model.row import View
 from robustly.rows.arrays import ArrayRows
-from robustly.rows.store import Data, Rows
+from robustly.rows.store import Data, Pass, Rows
 
 CHUNK = 4096
 TABLE_ROWS = CHUNK
+# Tables pay while they have a few times fewer points than there are rows.
+TABLE_SHARE = 4
+# About so many points has the table of one response.
+TABLE_POINTS = 32
 # A light pull of the coefficients to zero, for samples that may not span all columns.
 SAMPLE_RIDGE = 1e-3
 LOGISTIC = 1.7
@@ -104,10 +108,16 @@ class Regression(ViewProblem):
         free = np.array([i for i, name in enumerate(names) if name not in plan.held], dtype=int)
         held = np.array([plan.law.free(n, plan.held[n]) if n in plan.held else 0.0 for n in names])
         model = row_model(plan.law)
-        # One 0/1 row is like another with the same predictor: many of them are read off a table.
-        self.tabulated = not plan.law.closed and isinstance(plan.law.family, Bernoulli) and len(design) >= TABLE_ROWS
+        # One count is like another with the same predictor: many of them are read off tables.
+        self.tabulated = (
+            not plan.law.closed
+            and plan.law.family.discrete
+            and len(design) >= TABLE_ROWS
+            and design.responses is not None
+            and TABLE_SHARE * TABLE_POINTS * len(design.responses) <= len(design)
+        )
         # Rows without points are so cheap that what surrounds a chunk shows.
-        chunk = CHUNK if approx.has_coarse_rule(model) and not self.tabulated else 2 * CHUNK
+        chunk = 4 * CHUNK if self.tabulated else CHUNK if approx.has_coarse_rule(model) else 2 * CHUNK
         super().__init__(model, LinearView(design, held, free), design.rows.cut_into(chunk), approx, rough=plan.rough)
         self.design, self.plan, self.edges = design, plan, Edges() if edges is None else edges
         # With 0/1 rows a larger spread and larger coefficients say the same; what they say together is searched for.
@@ -116,10 +126,11 @@ class Regression(ViewProblem):
             and isinstance(plan.law.family, Bernoulli | Binomial)
             and [names[i] for i in free] == ["spread"]
         )
-        if self.tabulated:
-            # A table is made with all points: they are few beside the rows that are read off it.
+        if self.tabulated and design.responses is not None:
+            # Tables are made with all points: they are few beside the rows that are read off them.
             self.cheaper = Effort.FULL
-            self.read_table = view_pass(self.view, read_binary, self.kernel)
+            self.read = TablePass(self.view, design.responses)
+            self.step = STEP
 
     def __reduce__(self) -> Any:
         # What is compiled, and where the rows' states are, is not kept; both are found again.
@@ -161,25 +172,32 @@ class Regression(ViewProblem):
 
     # ------------------------------------------------------------------ looking
 
-    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[ChunkPass, Any]:
-        table = self._table(vector) if self.tabulated else None
-        if table is None:
+    def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[Pass, Any]:
+        tables = self._tables(vector) if self.tabulated else None
+        if tables is None:
             return super()._pass(vector, effort)
-        return self.read_table, (self.view.at(vector), table)
+        return self.read, (self.view.at(vector), tables)
 
-    def _table(self, vector: np.ndarray) -> Any:
-        beta, phi = self.linear.at(vector)
-        furthest = self.design.max_abs_predictor(beta)
-        if furthest > FURTHEST:
-            furthest = max(
-                1.0, float(self.rows.map(FurthestPass(self.view), self.view.at(vector)).sums["max predictor"])
-            )
+    def _tables(self, vector: np.ndarray) -> Tables | None:
+        """Tables of all responses at the shared numbers of a vector, as wide as the rows' predictors need them."""
+        at, responses = self.linear.at(vector), self.design.responses
+        assert responses is not None
+        phi = at[1]
 
-        def curves(numbers: Any, row: Data) -> Any:
-            state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(row[0]))
+        def curves(predictor: np.ndarray, y: np.ndarray, trials: np.ndarray) -> Any:
+            numbers, row = (predictor, *phi), (y, trials)
+            state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(y))
             return self.kernel.curves(numbers, row, np.asarray(state, dtype=np.float32), False)
 
-        return binary_spline(curves, phi, furthest)
+        with np.errstate(all="ignore"):
+            ends = self.rows.map(ReachPass(self.view, responses), at).sums
+            width = self.plan.law.width(responses.y, responses.trials, np.asarray(phi))
+            low, high, most = -ends["max under"], ends["max over"], len(self.design) // TABLE_SHARE
+            made = make_tables(curves, responses, low, high, width, most, self.step)
+        if made is None:
+            return None
+        tables, self.step = made
+        return tables
 
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
         found = super()._look(vector, sums)
@@ -191,8 +209,20 @@ class Regression(ViewProblem):
         family = self.plan.law.family
         known = self.design.__dict__.setdefault("_bases", {})
         if family not in known:
-            known[family] = float(self.rows.map(_base_pass(family), None).sums["base"])
+            known[family] = float(self.rows.map(self._base_pass, None).sums["base"])
         return known[family]
+
+    @property
+    def _base_pass(self) -> Pass:
+        """A pass that gives what the log density holds of the responses alone; of equal ones it is found once."""
+        family, responses = self.plan.law.family, self.design.responses if self.tabulated else None
+        known = np.zeros(0) if responses is None else family.log_base(responses.y, responses.trials)
+
+        def base(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+            each = family.log_base(data[2], data[3]) if responses is None else known[responses.of(data)]
+            return {"base": np.where(weight > 0, weight * each, 0.0).sum()}, {"base": each}, None
+
+        return base
 
     def prior(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         u, size = vector[: self.design.size], self.design.size
@@ -225,17 +255,28 @@ class Regression(ViewProblem):
         parts = tuple(found[str(i)] for i in range(len(found)))
         return parts if len(parts) > 1 else parts[0]
 
-    def added_by_row(self, run: Callable[..., dict[str, Any]], vector: np.ndarray) -> dict[str, Any]:
-        """Sums over rows of what ``run(data, weight, (evidence, slope, curve, state))`` makes of them at a vector."""
-        chunk_pass = KernelPass(self.view, self.kernel, self.kernel.curves, (False,), run)
+    def added_by_row(
+        self, run: Callable[..., dict[str, Any]], vector: np.ndarray, by: Callable[..., Any] | None = None
+    ) -> dict[str, Any]:
+        """Sums over rows of what ``run(data, weight, found)`` makes of them at a vector.
+
+        Found are a row's evidence, slope, curve and state, or what ``by(numbers, row, state)`` gives.
+        """
+        more = (False,) if by is None else ()
+        chunk_pass = KernelPass(self.view, self.kernel, self.kernel.curves if by is None else by, more, run)
         return self.rows.map(chunk_pass, self.view.at(vector), keep=self.slot).sums
 
     def curves_by_row(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every row's slopes and curvatures in its predictor and the shared numbers."""
-        return self.by_row(self.kernel.curves, vector, False)[1:3]
+        tables = self._tables(vector) if self.tabulated else None
+        if tables is None:
+            return self.by_row(self.kernel.curves, vector, False)[1:3]
+        read = replace(self.read, by_row=True)
+        found = self.rows.map(read, (self.view.at(vector), tables)).by_unit
+        return found["slope"], found["curve"]
 
     def evidence_at(self, vector: np.ndarray) -> np.ndarray:
-        base = self.rows.map(_base_pass(self.plan.law.family), None).by_unit["base"]
+        base = self.rows.map(self._base_pass, None).by_unit["base"]
         if self.seen_at is not None and np.array_equal(self.seen_at, vector):
             return self.by_unit["evidence"] + base
         with double_precision():
@@ -321,24 +362,6 @@ class Regression(ViewProblem):
         problem = Regression(self.design, self.plan, self.edges, finer)
         problem.known_limits = self.known_limits
         return problem, ""
-
-
-@dataclass(frozen=True, eq=False)
-class FurthestPass:
-    """A pass that finds the largest predictor."""
-
-    view: View
-
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        return {"max predictor": np.abs(self.view.enter(theta, data)[0][0]).max()}, {}, None
-
-
-def _base_pass(family: Any) -> Callable[..., Any]:
-    def base(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        each = family.log_base(data[2], data[3])
-        return {"base": np.where(weight > 0, weight * each, 0.0).sum()}, {"base": each}, None
-
-    return base
 
 
 class _Attenuated(Problem):

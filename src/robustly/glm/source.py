@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -18,7 +18,7 @@ from robustly.fit.passes import pairs
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
 from robustly.glm.edges import fit_law
-from robustly.glm.judging import judge_labels, judge_regression, label_plan
+from robustly.glm.judging import Judge, asked_of_rows, judge_labels, judge_regression, label_plan
 from robustly.glm.local import Classical, Law, LocalLabel, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
@@ -258,9 +258,7 @@ class GLMSource(Source):
         """By a core and a wide part; rows without noise have no core."""
         if self.found.outcome.kind == "perfect_fit" or isinstance(self.law, Noiseless):
             return None
-        if not self._in_memory:
-            if len(self.design) > JUDGED:
-                return None  # by their tails
+        if not self._in_memory and len(self.design) <= JUDGED:
             here = self.design.with_rows(self.design.rows.sample(len(self.design), 0))
             return GLMSource(replace(self.found, problem=self.problem.with_design(here)), self.asked).judge()
         if self.law.family.yes_or_no and bool(np.all(self.design.trials == 1)):
@@ -278,8 +276,7 @@ class GLMSource(Source):
         fitted = fitted_of(self.found)
         if self._in_memory:
             return judge(fitted, self.design.y, self.predictor, self.design.trials)
-        found = self.design.rows.map(JudgePass(self.design, fitted, judge), self.design.to_shifted @ self.u).by_unit
-        return found["0"] if len(found) == 1 else tuple(found[str(i)] for i in range(len(found)))
+        return asked_of_rows(self.design, self.u, fitted, judge)
 
     def pit(self) -> tuple[np.ndarray, np.ndarray]:
         return self.cumulative
@@ -367,9 +364,6 @@ class GLMSource(Source):
         return not self.law.closed
 
 
-Judge = Callable[[Fitted, np.ndarray, np.ndarray, np.ndarray], Any]
-
-
 def _tails(fitted: Fitted, y: np.ndarray, predictor: np.ndarray, trials: np.ndarray) -> np.ndarray:
     both = lambda: _cumulative(fitted, y, predictor, trials)
     return fitted.law.tail_probabilities(y, predictor, fitted.shared, both)
@@ -381,20 +375,6 @@ def _cumulative(
     predictive = GLMPredictive(fitted, predictor, trials)
     below = predictive.cdf(y)
     return (predictive.cdf(np.ceil(y) - 1.0) if fitted.law.family.discrete else below), below
-
-
-@dataclass(frozen=True, eq=False)
-class JudgePass:
-    """A pass that asks the fitted law about rows; theta is what the columns are multiplied with."""
-
-    design: Design
-    fitted: Fitted
-    judge: Judge
-
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-        m = data[1] + self.design.linear(self.design.shifted(data[0]), theta)
-        found = self.judge(self.fitted, data[2], m, data[3])
-        return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None
 
 
 @dataclass(frozen=True, eq=False)

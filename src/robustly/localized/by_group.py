@@ -9,13 +9,16 @@ import numpy as np
 import pandas as pd
 
 from robustly.approx import default_approximation
-from robustly.errors import LocalizeError, ModelError, did_you_mean
+from robustly.errors import DataError, LocalizeError, ModelError, RobustlyError, did_you_mean
 from robustly.fit.passes import passes
 from robustly.fit.problem import Found
 from robustly.localized.rows import RowSource
 from robustly.localized.source import ProgramModel
-from robustly.model.program.arguments import Arguments
+from robustly.localized.stored import stored_call
+from robustly.model.program.arguments import Arguments, read_arguments
+from robustly.model.program.one_copy import groups_of_rows
 from robustly.model.program.read import Program
+from robustly.model.program.request import Request
 from robustly.result.outliers import Judgement
 from robustly.rows.groups import Grouping, group_rows
 from robustly.rows.store import Rows
@@ -39,19 +42,46 @@ def take_groups(model: Callable[..., Any], by: str, args: Sequence[Any], kwargs:
     return group_rows(values, by)
 
 
+def groups_in_model(request: Request, by: str | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Grouping | None:
+    """The groups by which a model has values of its own sites, ``a[group]``; None where the groups that `by` names are not these."""
+    stated = None if by is None else take_groups(request.model, by, args, kwargs)
+    if stored_call(request.model, args, kwargs) is not None:
+        if stated is None:
+            raise DataError("integrate() needs rows in memory: a row's group is found from all of them.")
+        return None
+    arguments = read_arguments(request.model, args, kwargs)
+    try:
+        own = groups_of_rows(request.model, request.sites, arguments, request.plate)
+    except Exception as error:
+        if stated is not None:  # a site that no group has yet
+            return None
+        if isinstance(error, RobustlyError):
+            raise
+        raise LocalizeError(
+            f"the model could not be run with these arguments: {type(error).__name__}: {str(error).splitlines()[0]}. Try "
+            "handlers.seed(model, 0)(…) with the same arguments."
+        ) from error
+    groups = group_rows(own, by or "group")
+    if stated is None:
+        return groups
+    return stated if len(stated.order) == len(own) and np.array_equal(groups.of_row, stated.of_row) else None
+
+
 class GroupedProgramSource(RowSource):
     """The groups of a program."""
 
     def judge(self) -> Judgement | None:
-        """Groups have no two-part law yet: they are judged by their tails."""
-        return None
+        """By a law in two parts where one was asked for, else by their tails."""
+        return None if self.judged is None else self.judged()
 
     def __init__(self, found: Found, rows: Rows, program: Program, arguments: Arguments, grouping: Grouping) -> None:
         super().__init__(found, rows)
         self.program, self.grouping = program, grouping
         # New rows are predicted as rows of new groups: one by one they are like rows with a value of their own.
         row = program.row_model
-        self.model = ProgramModel(program, arguments, passes(row, default_approximation(row)), found.vector)
+        self.model = ProgramModel(
+            program, arguments, passes(row, default_approximation(row)), found.vector[: row.parameters.size]
+        )
 
     def has_posterior(self, site: str) -> bool:
         return site in self.program.sites.local

@@ -16,6 +16,7 @@ from jax.scipy.special import betainc, logsumexp
 from numpyro.distributions import CategoricalLogits, CategoricalProbs, ExpandedDistribution
 from numpyro.distributions.discrete import ZeroInflatedProbs
 
+from robustly._runtime.compiled import one_thread
 from robustly.approx.climb import climb
 from robustly.approx.grid import line_points, qmc_points
 from robustly.errors import DataError, ModelError, names
@@ -41,9 +42,9 @@ class Calls:
     def __init__(self, program: Program) -> None:
         self.program = program
         self.model = program.row_model
-        self.moments = ChunkPass(jax.jit(self._moments))
-        self.cdf = ChunkPass(jax.jit(self._cdf))
-        self.probabilities = ChunkPass(jax.jit(self._probabilities))
+        self.moments = ChunkPass(one_thread(self._moments))
+        self.cdf = ChunkPass(one_thread(self._cdf))
+        self.probabilities = ChunkPass(one_thread(self._probabilities))
         self._draws: dict[int, ChunkPass] = {}
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
 from robustly.localized.by_group import GroupedProgramSource
+from robustly.localized.contaminated import contaminated, fit_two_parts
 from robustly.localized.rows import find, row_fit
 from robustly.localized.source import ProgramSource
 from robustly.model.group import grouped_model
@@ -25,12 +26,15 @@ from robustly.model.program.trace import inside
 from robustly.model.program.whole import WholeProgram
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
+from robustly.result.outliers import Judgement
 from robustly.rows.groups import Grouping
 from robustly.rows.store import Rows
 
 if TYPE_CHECKING:
     from robustly.localized.model import Localized
 
+CONTAMINATED = "two parts"
+NO_SHARE = "no share of rows that do not belong does better than none, so the prior has one part."
 # A parameter that runs off for a smaller gain than this (in nats) has reached its limit.
 NEGLIGIBLE = 1e-6
 
@@ -46,18 +50,28 @@ def fit_program(
     groups: Grouping | None = None,
 ) -> Fit:
     """Fit a program that has been read; falls back to its classical model when the rows do not differ."""
+    law = None
+    if owner.contaminated:
+        law = owner.compiled.get((CONTAMINATED, id(model))) or contaminated(program, model)
+        owner.compiled[(CONTAMINATED, id(model))] = law
     start = start_vector(model, options.get("start"))
     problem = ProgramProblem(model, rows, options["approx"])
     problem.limit = _SharedValue(owner, program, arguments, rows, groups) if _can_degenerate(program) else None
     with _progress(options.get("progress", False)) as report:
         found = find(problem, options["method"], stop_of(options), start, report)
+    judged = None
+    if law is not None:
+        plain, (found, judged) = found, fit_two_parts(law, found, rows, options["approx"], stop_of(options))
+        if found is plain:
+            found = replace(found, notes=(*found.notes, NO_SHARE))
     if found.outcome.kind == "boundary":
         assert problem.limit is not None
-        return problem.limit.as_fit(found)
+        return problem.limit.as_fit(found, judged)
     notes = (*found.notes, detected) if program.size else found.notes
     if isinstance(program, WholeProgram):
         notes = (*notes, f"the program was run on all rows at once, as one row does not do: {program.reason}")
     source = _source(found, rows, program, arguments, owner, groups)
+    source.judged = judged
     return _of_groups(row_fit(found, rows, source, source.model, notes=notes), groups)
 
 
@@ -169,12 +183,13 @@ class _SharedValue:
         steps = len(found.optimum.history) + len(shared.optimum.history)
         return shared.with_outcome("boundary", text, steps)
 
-    def as_fit(self, found: Found) -> Fit:
+    def as_fit(self, found: Found, judged: Callable[[], Judgement] | None = None) -> Fit:
         """The classical model as a result."""
         common = self.owner.common_program(self.program, self.arguments)
         theta = common.row_model.parameters.natural(jnp.asarray(found.vector))
         source = _source(found, self.rows, common, self.arguments, self.owner, self.groups)
-        limits, notes = limits_of(self.program, theta), (found.outcome.text,)
+        source.judged = judged
+        limits, notes = limits_of(self.program, theta), (found.outcome.text, *found.notes)
         return _of_groups(row_fit(found, self.rows, source, source.model, limits=limits, notes=notes), self.groups)
 
 

@@ -17,16 +17,17 @@ import numpy as np
 from robustly._runtime.compiled import one_thread
 from robustly.fit.passes import ChunkPass
 from robustly.model.exponential import GammaFamily
+from robustly.model.parameters import Parameters
 from robustly.model.row import RowModel
+from robustly.result.measurements import Measurements, Seen
 from robustly.result.outliers import Judgement
-from robustly.result.two_part import judge_measurements
+from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import Rows
 
 HALF = 1e-6
-TINY = 1e-280
 
 
-def judge_precisions(model: RowModel, rows: Rows, theta: Mapping[str, Any], keeps: dict[Any, Any]) -> Judgement | None:
+def judge_precisions(model: RowModel, given: Rows, theta: Mapping[str, Any], keeps: dict[Any, Any]) -> Judgement | None:
     """Judge rows with precisions (or variances) of their own; None for any other model."""
     found = model.conjugacy
     if found is None or model.dim != 1 or len(found.blocks) != 1 or model.latents is not None:
@@ -36,9 +37,11 @@ def judge_precisions(model: RowModel, rows: Rows, theta: Mapping[str, Any], keep
     start = {name: jnp.asarray(value, dtype=float) for name, value in theta.items()}
     some = tuple(jnp.asarray(column) for column in model.examples)
     moved = lambda row: found.level_and_natural(start, row)[1] - found.priors(start, row)[0]
-    steps = np.asarray(jax.vmap(moved)(some))
     ours = [name for name in model.start if "." in name]
-    if np.abs(steps[:, 0] - 0.5).max() > HALF or not ours:
+    if "halves" not in keeps:
+        powers = np.asarray(one_thread(jax.vmap(moved))(some))[:, 0]
+        keeps["halves"] = bool(np.abs(powers - 0.5).max() <= HALF)
+    if not keeps["halves"] or not ours:
         return None
     still = {name: start[name] for name in ours}
 
@@ -46,29 +49,40 @@ def judge_precisions(model: RowModel, rows: Rows, theta: Mapping[str, Any], keep
         full = {**{name: theta[name] for name in theta if name in start}, **still}
         return -2.0 * (found.level_and_natural(full, row)[1] - found.priors(full, row)[0])[1]
 
-    def away(theta: Mapping[str, Any], row: Any) -> Any:
-        return jnp.sqrt(jnp.maximum(square(theta, row), TINY))
-
-    if "errors" not in keeps:
-
-        def each(theta: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            return {}, {"away": jax.vmap(lambda row: away(theta, row))(data)}, None
-
-        keeps["errors"] = ChunkPass(one_thread(each))
-    errors = keeps["errors"]
-    place = {name: start[name] for name in model.start if name not in ours}
-    of_place = lambda theta: {name: jnp.asarray(theta[name]) for name in place}
-    residual = lambda theta: np.asarray(rows.map(errors, of_place(theta)).by_unit["away"])
-    here = residual(place)
-    narrow = 1.4826 * float(np.median(here)) or float(np.sqrt(np.mean(here**2))) or 1e-150
-    return judge_measurements(
-        rows,
-        away,
-        residual,
-        [{**place, "scale": narrow}, {**place, "scale": float(np.sqrt(np.mean(here**2)))}],
-        freedom=sum(int(np.size(value)) for value in place.values()),
-        constraints={name: one for name, one in model.constraints.items() if name in place},
-        fixed={name: value for name, value in model.fixed.items() if name not in ours},
-        keeps=keeps,
-        prior=lambda theta: model.log_hyperprior({**{name: theta[name] for name in place}, **still}),
+    free = {name: start[name] for name in model.start if name not in ours}
+    place = Parameters(
+        free,
+        {name: one for name, one in model.constraints.items() if name in free},
+        {name: value for name, value in model.fixed.items() if name not in ours},
     )
+
+    def each(vector: Any, data: Any, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        *row, pull = data
+        one = lambda v, row: square(place.natural(v), row)
+        found, slope = jax.vmap(jax.value_and_grad(one), (None, 0))(vector, tuple(row))
+        counted = jnp.where(weight > 0, pull, 0.0)
+        total = lambda v: jnp.sum(counted * jax.vmap(one, (None, 0))(v, tuple(row)))
+        prior = lambda v: model.log_hyperprior({**place.natural(v), **still})
+        second = lambda function: jax.jacfwd(jax.grad(function))(vector)
+        sums = {"curve": second(total), "bent": second(prior), "chunks": jnp.ones(())}
+        sums |= {"prior": prior(vector), "slope": jax.grad(prior)(vector)}
+        return sums, {"square": found, "slope": slope}, None
+
+    if "squares" not in keeps:
+        keeps["squares"] = ChunkPass(one_thread(each))
+    compiled = keeps["squares"]
+    # Every step asks all rows twice, with numbers by row: they are brought here.
+    rows = given.here or given.sample(len(given), 0)
+
+    def squares(vector: np.ndarray, pull: np.ndarray) -> Seen:
+        mapped = ArrayRows((*rows.data, pull), rows.weight, rows.chunk).map(compiled, vector)
+        sums = mapped.sums
+        value, slope, bent = (np.asarray(sums[name]) / sums["chunks"] for name in ("prior", "slope", "bent"))
+        prior = (float(value), slope, bent)
+        return Seen(np.maximum(mapped.by_unit["square"], 0.0), mapped.by_unit["slope"], sums["curve"], prior)
+
+    begin = np.asarray(place.vector(free))
+    away = np.sqrt(squares(begin, np.zeros(len(rows))).square)
+    wide = float(np.sqrt(np.mean(away**2)))
+    narrow = 1.4826 * float(np.median(away)) or wide or 1e-150
+    return Measurements(squares, rows.weight, place.constrained, [(begin, narrow), (begin, wide or narrow)]).judge()

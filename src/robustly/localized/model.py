@@ -17,7 +17,7 @@ from robustly.approx import Approximation
 from robustly.errors import DataError, FitError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import warn_unless_converged
-from robustly.localized.by_group import take_groups
+from robustly.localized.by_group import groups_in_model, take_groups
 from robustly.localized.fitting import fit_program
 from robustly.localized.sampling import as_numpyro
 from robustly.localized.stored import stored_call
@@ -27,6 +27,7 @@ from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_bounded, check_support
 from robustly.model.program.fingerprint import Fingerprint
 from robustly.model.program.modes import read_program
+from robustly.model.program.one_copy import OneCopy
 from robustly.model.program.read import Program
 from robustly.model.program.request import Request
 from robustly.model.row import RowModel
@@ -50,6 +51,7 @@ def localize(
     plate: str | None = None,
     approx: Approximation | None = None,
     also: str | Sequence[str] = (),
+    contaminated: bool = False,
 ) -> Localized:
     r"""Give every row its own copy of a latent site, drawn from the site's prior, and let that prior be fitted.
 
@@ -70,11 +72,14 @@ def localize(
         fixed: arguments of the prior that are not fitted, ``{"rate": 1.0}``, or by site ``{"b": {"loc": 0.0}}``.
         hyperprior: what is believed of fitted arguments, ``{"concentration": dist.Gamma(2, 0.1)}``; the fit is a MAP.
         by: name of the argument of ``fit`` that says to which group each row belongs; the rows of a group then share one copy
-            of the sites. The model need not know of groups: an argument that it does not take is not passed to it.
+            of the sites. The model need not know of groups: an argument that it does not take is not passed to it. Of a site
+            that has a value for every group already, ``a[group]``, one group's value is a unit's (see :func:`integrate`).
         plate: name of the row plate, if there are several and the outermost is not it.
         approx: how the rows' own values are integrated out; by default exactly if the site is conjugate (which is
             detected), else by quadrature.
         also: more sites to localize; ``"auto"`` for all whose prior follows a localized one, which cannot stay shared.
+        contaminated: let the prior have a wide part beside the fitted one, for rows that do not belong; ``outlier_probability``
+            then tells how probable that is of each row, whatever the prior (:mod:`robustly.localized.contaminated`).
 
     Example:
         >>> import jax.numpy as jnp, numpy as np, numpyro, numpyro.distributions as dist, robustly as rb
@@ -97,6 +102,11 @@ def localize(
     if _is_statespace(model):
         if by is not None:
             raise LocalizeError("by= is for NumPyro models; the steps of a series are its units. Leave it out.")
+        if contaminated:
+            raise LocalizeError(
+                "contaminated= is for NumPyro models; steps of a series always have a law in two parts for outlier_probability. "
+                "Leave it out."
+            )
         return _localized_series(model, chosen, rows, fixed, hyperprior, plate, approx)
     if not callable(model):
         raise LocalizeError(
@@ -114,7 +124,7 @@ def localize(
         _by_site(hyperprior, chosen, "hyperprior"),
         plate,
     )
-    return Localized(replace(request, follow=also == "auto"), approx, by)
+    return Localized(replace(request, follow=also == "auto"), approx, by, contaminated)
 
 
 def undone(model: Any) -> Any:
@@ -197,15 +207,20 @@ _KNOWN: dict[Fingerprint, _Known] = {}
 class Localized:
     """A model with localized sites, ready to be fitted. Made by :func:`localize`."""
 
-    def __init__(self, request: Request, approx: Approximation | None, by: str | None = None) -> None:
+    def __init__(
+        self, request: Request, approx: Approximation | None, by: str | None = None, contaminated: bool = False
+    ) -> None:
         self.request = request
         self.approx = approx
         self.by = by
+        self.contaminated = contaminated
+        self.inner: Grouping | None = None
+        """Groups that the model has itself, once a call has told them."""
 
     @property
     def _fingerprint(self) -> Fingerprint:
         asked = self.request
-        told = (asked.sites, asked.rows, asked.fixed, asked.plate, asked.flat, asked.follow, self.by)
+        told = (asked.sites, asked.rows, asked.fixed, asked.plate, asked.flat, asked.follow, asked.as_written, self.by)
         believed = jax.tree.flatten(asked.hyperprior)
         return Fingerprint((asked.model, told, list(believed[0]), repr(believed[1])))
 
@@ -251,6 +266,10 @@ class Localized:
         progress: show a progress line.
         checkpoint: a folder from which the same call goes on after its process was killed.
         """
+        if self.inner is None and (self.by is not None or self.request.as_written):
+            unit = self._by_inner_groups(args, dict(kwargs))
+            if unit is not None:
+                return unit.fit(*args, **{name: value for name, value in kwargs.items() if name in unit.taken})
         known = self._known
         before = len(known.programs)
         try:
@@ -271,7 +290,9 @@ class Localized:
         stored = stored_call(self.request.model, args, kwargs)
         if stored is not None and self.by is not None:
             raise DataError("by= needs rows in memory. Read them, or leave by= out.")
-        groups = None if self.by is None else take_groups(self.request.model, self.by, args, kwargs)
+        groups = self.inner
+        if groups is None and self.by is not None:
+            groups = take_groups(self.request.model, self.by, args, kwargs)
         arguments = read_arguments(self.request.model, args, kwargs) if stored is None else stored.arguments
         program, model, found = self.program_for(arguments)
         rows: Rows
@@ -284,6 +305,22 @@ class Localized:
             rows = stored.rows(program, options.get("weights"), options.get("chunk"))
         with checkpointed(rows, options.get("checkpoint"), self._description(program, model, options)) as kept:
             return fit_program(self, program, model, found, arguments, kept, options, groups)
+
+    @property
+    def taken(self) -> set[str]:
+        """What :meth:`fit` takes by keyword."""
+        return {*inspect.signature(self.request.model).parameters, *RESERVED}
+
+    def _by_inner_groups(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Localized | None:
+        """The same with one group's values of the sites in the place of all, where the model has them by group already."""
+        self._take_options(kwargs)
+        groups = groups_in_model(self.request, self.by, args, kwargs)
+        if groups is None:
+            return None
+        model = OneCopy(self.request.model, self.request.sites)
+        found = Localized(replace(self.request, model=model), self.approx, groups.name)
+        found.inner = groups
+        return found
 
     def _in_groups(self, program: Program, rows: ArrayRows, groups: Grouping) -> tuple[RowModel, str, ArrayRows]:
         """The model of a group and the groups, for rows that were read."""
@@ -323,6 +360,8 @@ class Localized:
         method = options.setdefault("method", "direct")
         if method not in ("direct", "em"):
             raise ModelError(f'method is "direct" or "em"; got "{method}".')
+        if self.contaminated and (method == "em" or options.get("checkpoint") is not None):
+            raise ModelError('contaminated=True goes with method="direct" and without checkpoint=.')
         if options["approx"] is not None and not isinstance(options["approx"], Approximation):
             raise ModelError(
                 f"approx takes an object such as rb.Quadrature(21) or rb.Laplace(); got {options['approx']!r}."
@@ -379,7 +418,7 @@ class Localized:
         It samples hyperparameters (under `hyperprior`, or weak priors around the arguments as written), shared sites,
         and each localized site once a row; the rows' likelihood enters as a factor.
         """
-        return as_numpyro(self)
+        return self.request.model if self.request.as_written else as_numpyro(self)
 
 
 def rows_of_call(program: Program, arguments: Arguments, **options: Any) -> ArrayRows:

@@ -30,6 +30,7 @@ from robustly.result.laws import LEVELS, ByRow, RowPosterior
 from robustly.result.outliers import JUDGED, Judgement
 from robustly.result.source import FittedModel, Source
 from robustly.rows.arrays import make_rows, read_weights
+from robustly.rows.dask import DaskRows
 from robustly.rows.store import Data, Rows
 
 
@@ -49,6 +50,9 @@ class UnstatedModel:
 
 class RowSource(Source):
     """What a fit can still ask of its rows, for any row model."""
+
+    judged: Callable[[], Judgement] | None = None
+    """What a law in two parts says of the rows, where one was asked for."""
 
     def __init__(self, found: Found, rows: Rows) -> None:
         self.found = found
@@ -133,13 +137,15 @@ class RowSource(Source):
     @in_double_precision
     def judge(self) -> Judgement | None:
         """By a core and a wide part where rows have precisions of their own; by tails elsewhere."""
+        if self.judged is not None:
+            return self.judged()
         model = self.passes.model
         theta = model.parameters.natural(jnp.asarray(self.vector))
-        here = self.rows.here
+        here: Rows | None = self.rows.here
         if here is None:
-            if len(self.rows) > JUDGED:
+            if len(self.rows) > JUDGED and isinstance(self.rows, DaskRows):
                 return None  # by their tails
-            here = self.rows.sample(len(self.rows), 0)
+            here = self.rows if len(self.rows) > JUDGED else self.rows.sample(len(self.rows), 0)
         return judge_precisions(model, here, theta, self.compiled)
 
     def has_closed_tails(self) -> bool:

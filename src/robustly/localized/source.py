@@ -47,9 +47,14 @@ class ProgramModel:
 
     kind: ClassVar[str] = "fit"
 
+    @property
+    def own_vector(self) -> np.ndarray:
+        """What the program itself knows of the vector: of a law in two parts the core, by which new rows are predicted."""
+        return self.vector[: self.program.row_model.parameters.size]
+
     @in_double_precision
     def predictive(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Predictive:
-        return Predictive.of_new(self.program, self.vector, args, kwargs, self.log_prob)
+        return Predictive.of_new(self.program, self.own_vector, args, kwargs, self.log_prob)
 
     @in_double_precision
     def log_prob(self, predictor: Predictive, given: Mapping[str, Any]) -> np.ndarray:
@@ -73,11 +78,11 @@ class ProgramModel:
         model = detect(program.row_model, rows)[0] if program.size else program.row_model
         approx = self.passes.approx if model.conjugacy or not self.passes.approx.is_exact else None
         compiled = passes(model, approx or default_approximation(model))
-        return rows.map(compiled.values, self.vector).by_unit["evidence"]
+        return rows.map(compiled.values, self.own_vector).by_unit["evidence"]
 
     def unobserved(self, arguments: Arguments) -> Predictive:
         """The predictive of the rows of a call, as if they had not been observed."""
-        return Predictive.of_fitted(self.program, self.vector, arguments, self.log_prob)
+        return Predictive.of_fitted(self.program, self.own_vector, arguments, self.log_prob)
 
     def padded_trace(self, arguments: Arguments, count: int) -> Trace:
         """The program run on all rows, and as many copies of the last one as fill the size that is compiled."""
@@ -104,13 +109,17 @@ class ProgramModel:
             if row
             else [label, False, _listed(leaf), np.asarray(leaf).dtype.kind]
             if self.program.is_whole and np.ndim(leaf)
+            else [label, False, 2, None]  # as many rows as the program is read with again
+            if counts
             else [
                 label,
                 False,
                 np.asarray(leaf).tolist() if isinstance(leaf, int | float | str | bool | np.ndarray) else None,
                 None,
             ]
-            for label, leaf, row in zip(self.arguments.labels, self.arguments.leaves, by_row)
+            for label, leaf, row, counts in zip(
+                self.arguments.labels, self.arguments.leaves, by_row, self.program.counts_rows
+            )
         ]
         plain = lambda v: np.asarray(v).tolist()
         about = {

@@ -8,19 +8,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import DataError, ModelError, PersistError
-from robustly.fit.t_rows import Densities, RowsSeen, log_densities, see, shares
+from robustly.fit.t_rows import (
+    BlockPass,
+    Densities,
+    Pass,
+    as_rows,
+    in_blocks,
+    log_densities,
+    log_tails,
+    see,
+    shares,
+)
 from robustly.fit.t_settings import LARGEST_VALUE
 from robustly.mixture.settings import check_mixture_settings
 from robustly.model import scale_matrices
 from robustly.result import persist
-from robustly.result.outliers import stand_out
+from robustly.result.component_rows import MOST_ROWS, WIDTH, ComponentLaw, fit_component_law
+from robustly.result.outliers import by_tails
 from robustly.rows.anywhere import as_stored, rows_from
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Layout, Stored
@@ -50,6 +60,8 @@ class FittedMixture(DensityMixin, BaseEstimator):
         precisions_cholesky_: np.ndarray
         dofs_: np.ndarray
         core_spread_: np.ndarray
+        wide_: dict[str, float]
+        outlier_probabilities_: np.ndarray
         surprise_: np.ndarray
         tail_probabilities_: np.ndarray
         converged_: bool
@@ -84,28 +96,32 @@ class FittedMixture(DensityMixin, BaseEstimator):
         return -self.score_samples(X)
 
     def tail_probabilities(self, X: Any) -> np.ndarray:
-        r"""How probable a row at least as far from the nearest component is, if all rows came from the components' cores.
+        r"""How probable a row at least as far from its component is, if all rows came from the components' cores.
 
-        A core is a normal with the component's mean and its scale matrix times `core_spread_`, chosen so that half of
-        the component's rows lie within the normal's median distance: the tails have no say in it.
+        A core is a normal with the component's mean and its scale matrix times `core_spread_`, in which rows of a wide part have no
+        say (:mod:`robustly.result.component_rows`).
         """
-        return see(read_new_rows(self, X), self._kernel(), self.core_spread_).tail
+        return self._judged(read_new_rows(self, X))["tail"]
+
+    def outlier_probability(self, X: Any) -> np.ndarray:
+        """For every row, the probability that it belongs to no component; of the fitted rows, `outlier_probabilities_`."""
+        return self._judged(read_new_rows(self, X))["probability"]
 
     def outliers(self, fdr: float | None = None, level: float | None = None, *, X: Any = None) -> np.ndarray:
         """Rows that do not belong, farthest first: of the fitted data, or of `X`.
 
-        Rows are judged by the components' *cores* (see :meth:`tail_probabilities`): under the heavy-tailed law itself
-        hardly anything is surprising, which is what made the fit robust. With `fdr` (0.05 if nothing is given), the list
-        holds an expected share of at most `fdr` rows that do belong, as far as rows that belong are normal about their
-        component. If the components themselves have heavy tails, the list is long; read it as a ranking. With `level`,
-        all rows with a smaller tail probability.
+        Beside the heavy-tailed components, under which hardly anything is surprising, a law with normal cores and a wide part of
+        noise is fitted, and the two are weighed by their evidence (`wide_`; see :mod:`robustly.result.outliers` for the rule). With
+        `fdr` (0.05 if nothing is given), the list holds an expected share of at most `fdr` rows that do belong. With `level`, all
+        rows with a smaller tail probability.
         """
         self._check_fitted()
-        if fdr is not None and level is not None:
-            raise ModelError("outliers takes fdr= or level=, not both.")
-        tail = self.tail_probabilities_ if X is None else self.tail_probabilities(X)
-        surprise = self.surprise_ if X is None else self.surprise(X)
-        return stand_out(tail, surprise, fdr, level)
+        if X is None:
+            tail, surprise = self.tail_probabilities_, self.surprise_
+        else:
+            judged = self._judged(read_new_rows(self, X))
+            tail, surprise = judged["tail"], -judged["evidence"]
+        return by_tails(tail).listed(surprise, fdr, level)
 
     def sample(self, n_samples: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """New rows and the components they came from, component by component."""
@@ -162,12 +178,24 @@ class FittedMixture(DensityMixin, BaseEstimator):
         check_is_fitted(self, "weights_")
 
     def _judge(self, X: np.ndarray | Rows) -> None:
-        """Set what is known of the fitted rows: their surprise, the cores, the tail probabilities."""
+        """Set what is known of the fitted rows: their surprise, the cores, the probabilities of not belonging."""
         kernel = self._kernel()
-        self.core_spread_ = core_spread(see(X, kernel), kernel)
-        seen = see(X, kernel, self.core_spread_)
-        self.surprise_ = -seen.evidence
-        self.tail_probabilities_ = seen.tail
+        some = (X if isinstance(X, Rows) else as_rows(X)).sample(MOST_ROWS, 0)
+        seen = in_blocks(some, kernel).map(BlockPass(_block_distances), (kernel, None)).by_unit
+        distance, known = seen["distance"], np.full(len(some), kernel.means.shape[1])
+        found = fit_component_law(distance, known, seen["share"], log_tails(distance, known, kernel.dofs))
+        self.core_spread_ = found.core
+        self.wide_ = {"share": found.share, "width": found.width, "weight": found.weight}
+        judged = self._judged(X)
+        self.surprise_ = -judged["evidence"]
+        self.tail_probabilities_, self.outlier_probabilities_ = judged["tail"], judged["probability"]
+
+    def _judged(self, X: np.ndarray | Rows) -> Any:
+        """Evidence, tail probability and probability of not belonging, by row."""
+        kernel = self._kernel()
+        # Files of 0.1 have cores and no wide part.
+        law = ComponentLaw(self.core_spread_, **getattr(self, "wide_", {"share": 0.0, "width": WIDTH, "weight": 1.0}))
+        return in_blocks(X, kernel).map(BlockPass(_block_judged), (kernel, law)).by_unit
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Keep the fitted mixture in one file without code in it; ``rb.load(path)`` gives it back."""
@@ -214,22 +242,16 @@ def read_new_rows(model: FittedMixture, X: Any) -> np.ndarray | Rows:
     return model._read(X, reset=False)
 
 
-def core_spread(seen: RowsSeen, kernel: Densities) -> np.ndarray:
-    r"""By how much the normal core of each component is wider than its scale matrix.
+def _block_distances(over: Pass, columns: np.ndarray, asked: None) -> tuple[dict[str, Any], dict[str, Any]]:
+    density, distance, _ = over.look(columns)
+    return {}, {"distance": distance.T.copy(), "share": shares(density)[1].T.copy()}
 
-    Half of the rows that belong to a component lie within the median of :math:`\chi^2_d`; outliers among them make the
-    core look a little wider than it is, so the tail probabilities err on the safe side. Components with fewer rows than
-    twice the columns keep their scale matrix.
-    """
-    label, own = np.asarray(seen.label), np.asarray(seen.own)
-    dim = kernel.means.shape[1]
-    middle = stats.chi2(dim).median()
-    found = np.ones(len(kernel.means))
-    for k in np.flatnonzero(np.isfinite(kernel.dofs)):
-        mine = own[label == k]
-        if len(mine) >= 2 * dim + 1 and np.median(mine) > 0:
-            found[k] = np.median(mine) / middle
-    return found
+
+def _block_judged(over: Pass, columns: np.ndarray, law: ComponentLaw) -> tuple[dict[str, Any], dict[str, Any]]:
+    density, distance, _ = over.look(columns)
+    evidence, share = shares(density)
+    found = law.judge(distance.T, np.full(columns.shape[1], over.dim), share.T, over.kernel.dofs)
+    return {}, {"evidence": evidence, "tail": found.tail, "probability": found.probability}
 
 
 def from_saved(meta: dict[str, Any], arrays: dict[str, np.ndarray]) -> FittedMixture:

@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.special import gammaln
 from numpyro.distributions import Distribution
+from scipy import stats
 
 from robustly.model import small_cholesky
 
@@ -38,6 +39,10 @@ class PriorFamily(ABC):
 
     @abstractmethod
     def is_proper(self, eta: Array) -> Array: ...
+
+    @abstractmethod
+    def marginals(self, eta: np.ndarray) -> Any:
+        """Each number's own law, as scipy states it, at natural parameters by row: (rows, numbers)."""
 
     @abstractmethod
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
@@ -67,6 +72,10 @@ class NormalFamily(PriorFamily):
         precision = prior.scale**-2.0
         return self._two(prior.loc * precision, -0.5 * precision)
 
+    def marginals(self, eta: np.ndarray) -> Any:
+        first, second = self._halves(eta.T)
+        return stats.norm((-0.5 * first / second).T, ((-2.0 * second) ** -0.5).T)
+
     def log_normalizer(self, eta: Array) -> Array:
         first, second = self._halves(eta)
         return jnp.sum(-0.25 * first**2 / second - 0.5 * jnp.log(-2.0 * second))
@@ -92,6 +101,10 @@ class GammaFamily(PriorFamily):
 
     def natural(self, prior: Distribution) -> Array:
         return self._two(prior.concentration - 1.0, -prior.rate)
+
+    def marginals(self, eta: np.ndarray) -> Any:
+        shape, rate = self._halves(eta.T)
+        return stats.gamma(shape.T + 1.0, scale=-1.0 / rate.T)
 
     def log_normalizer(self, eta: Array) -> Array:
         shape, rate = self._halves(eta)
@@ -122,6 +135,10 @@ class InverseGammaFamily(GammaFamily):
         # In terms of 1/β this is a gamma; the extra log β of the change of variables goes into h.
         return self._two(prior.concentration - 1.0, -prior.rate)
 
+    def marginals(self, eta: np.ndarray) -> Any:
+        shape, rate = self._halves(eta.T)
+        return stats.invgamma(shape.T + 1.0, scale=-rate.T)
+
     def unit(self, prior: Distribution) -> Array:
         return _sized(prior.rate / prior.concentration, self.shape)
 
@@ -146,6 +163,10 @@ class BetaFamily(PriorFamily):
     def natural(self, prior: Distribution) -> Array:
         return self._two(prior.concentration1 - 1.0, prior.concentration0 - 1.0)
 
+    def marginals(self, eta: np.ndarray) -> Any:
+        first, second = self._halves(eta.T)
+        return stats.beta(first.T + 1.0, second.T + 1.0)
+
     def log_normalizer(self, eta: Array) -> Array:
         # Sums of gammaln: jax.scipy.special.betaln keeps only six digits.
         first, second = self._halves(eta)
@@ -164,6 +185,10 @@ class DirichletFamily(PriorFamily):
 
     def natural(self, prior: Distribution) -> Array:
         return jnp.broadcast_to(jnp.reshape(prior.concentration - 1.0, -1), self.shape[-1:])
+
+    def marginals(self, eta: np.ndarray) -> Any:
+        total = np.sum(eta + 1.0, axis=1, keepdims=True)
+        return stats.beta(eta + 1.0, total - eta - 1.0)
 
     def log_normalizer(self, eta: Array) -> Array:
         return jnp.sum(gammaln(eta + 1.0)) - gammaln(jnp.sum(eta + 1.0))
@@ -197,6 +222,14 @@ class MultivariateNormalFamily(PriorFamily):
             precision, loc = half.T @ half, jnp.reshape(prior.loc, -1)
         entries = precision[self.upper]
         return jnp.concatenate([precision @ loc, jnp.where(self.upper[0] == self.upper[1], -0.5 * entries, -entries)])
+
+    def marginals(self, eta: np.ndarray) -> Any:
+        d = self.dim
+        half = np.zeros((len(eta), d, d))
+        half[:, self.upper[0], self.upper[1]] = -eta[:, d:]
+        covariance = np.linalg.inv(half + np.swapaxes(half, 1, 2))
+        mean = np.einsum("nij,nj->ni", covariance, eta[:, :d])
+        return stats.norm(mean, np.sqrt(np.einsum("nii->ni", covariance)))
 
     def _moments(self, eta: Array) -> tuple[Any, Any]:
         d = self.dim

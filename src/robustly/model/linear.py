@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from robustly.errors import DataError, names
+from robustly.model.responses import Responses, different_responses
 from robustly.rows.arrays import ArrayRows, read_weights
 from robustly.rows.labels import as_numbers
 from robustly.rows.store import Data, Rows
@@ -83,6 +84,11 @@ class Design:
     def _wide(self) -> Rows:
         """The rows in chunks that suit what is done to the columns alone."""
         return self.rows.cut_into(max(64, WIDE_CHUNK // max(1, self.width)))
+
+    @cached_property
+    def responses(self) -> Responses | None:
+        """The different responses, where they are whole numbers and few enough."""
+        return different_responses(self.rows)
 
     # ------------------------------------------------------------------ pieces of one chunk
 

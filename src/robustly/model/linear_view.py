@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from robustly.model.column_sums import column_sums, looped, predictors
 from robustly.model.linear import Design
 from robustly.rows.store import Data
 
@@ -45,22 +46,32 @@ class LinearView:
         return self.design.to_shifted @ vector[:size], phi
 
     def enter(self, at: tuple[Any, tuple[Any, ...]], data: Data) -> tuple[tuple[Any, ...], Any]:
-        matrix = self.design.shifted(data[0])
-        return (data[1] + self.design.linear(matrix, at[0]), *at[1]), matrix
+        design, matrix = self.design, data[0]
+        if looped(matrix):
+            beta = at[0] if design.intercept else np.concatenate([[0.0], at[0]])
+            return (predictors(matrix, design.centre, beta, data[1]), *at[1]), matrix
+        matrix = design.shifted(matrix)
+        return (data[1] + design.linear(matrix, at[0]), *at[1]), matrix
 
     def seen(self, data: Data) -> Data:
         return data[2], data[3]
 
-    def pull_back(self, matrix: Any, slope: np.ndarray, curve: np.ndarray) -> dict[str, Any]:
+    def pull_back(self, matrix: Any, slope: np.ndarray, curve: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
         design, size = self.design, slope.shape[1]
+        if looped(matrix):
+            first = 0 if design.intercept else 1
+            gram, cross, between, *shared = column_sums(matrix, design.centre, slope, curve, weight)
+            sums = {"slope_w": cross[first:], "curve_w": gram[first:, first:], "mixed": between[first:]}
+            return {**sums, "slope": shared[0][1:], "curve": shared[1]}
+        slope, curve = (np.where(weight[:, None] > 0, a * weight[:, None], 0.0) for a in (slope, curve))
         # Curvatures come as the entries on and below the diagonal, line by line; the predictor's are the first of a line.
         mixed = [design.crossed(matrix, curve[:, j * (j + 1) // 2]) for j in range(1, size)]
         return {
             "slope_w": design.crossed(matrix, slope[:, 0]),
             "curve_w": design.gram(matrix, curve[:, 0]),
+            "mixed": np.stack(mixed, axis=-1) if mixed else np.zeros((design.to_shifted.shape[0], 0)),
             "slope": slope[:, 1:].sum(axis=0),
             "curve": curve.sum(axis=0),
-            "mixed": np.stack(mixed, axis=-1) if mixed else np.zeros((self.design.to_shifted.shape[0], 0)),
         }
 
     def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -53,8 +53,11 @@ class View(Protocol):
         """What the model's functions get as ``row``."""
         ...
 
-    def pull_back(self, entered: Any, slope: np.ndarray, curve: np.ndarray) -> dict[str, Any]:
-        """Sums from the rows' slopes and curvatures in their numbers, weighted, and what :meth:`enter` kept for it."""
+    def pull_back(self, entered: Any, slope: np.ndarray, curve: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
+        """Weighted sums of the rows' slopes and curvatures in their numbers, with what :meth:`enter` kept for it.
+
+        Rows of weight zero do not count, whatever they hold.
+        """
         ...
 
     def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:

@@ -43,7 +43,7 @@ def table(frame: pd.DataFrame, *, caption: str = "", sortable: bool = True, digi
     whole = [pd.api.types.is_integer_dtype(column) for column in columns]
     heads = [{"name": name, "words": words} for name, words in zip(frame.columns, wordy)]
     lines = [
-        [_cell(value, *kind, digits) for value, *kind in zip(values, wordy, whole)]
+        [_cell(value, words, counted, digits) for value, words, counted in zip(values, wordy, whole)]
         for values in frame.itertuples(index=False, name=None)
     ]
     return _rendered("table.html", heads=heads, lines=lines, caption=caption, sortable=sortable)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 
 from robustly._runtime.keys import jax_key
-from robustly.errors import DataError, FitError, ModelError, names
+from robustly.errors import DataError, FitError, HeavyTailsWarning, ModelError, names
 from robustly.fit.outcome import Outcome
 from robustly.result import estimates as est
 from robustly.result import persist
@@ -20,7 +21,7 @@ from robustly.result.estimates import Hyperparameters
 from robustly.result.hypotheses import TestResult, read_hypotheses, wald
 from robustly.result.laws import ByRow
 from robustly.result.levels import check_level
-from robustly.result.outliers import TAILS, Judgement, by_tails
+from robustly.result.outliers import TAILS, Judgement, by_partition, by_tails
 from robustly.result.source import PAIRS, REGRESSIONS, FittedModel, Source, refuse_other_models
 from robustly.result.views import view
 from robustly.rows.labels import RowLabels
@@ -517,7 +518,7 @@ class Fit:
     def outliers(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
         """Rows that do not belong, most surprising first: their labels where the data had an index, else their places.
 
-        ``data.loc[fit.outliers()]`` shows them. Of a regression with groups, these are the labels of groups, and with
+        ``data.loc[fit.outliers()]`` shows them. Of rows on a Dask cluster this is a Dask array, in the order of the rows. Of a regression with groups, these are the labels of groups, and with
         ``level="row"`` the places of rows.
 
         Args:
@@ -527,10 +528,13 @@ class Fit:
         Among the rows returned, about a share `fdr` (0.05 unless told) belongs in truth: to the *core* law that most rows
         follow. The core and a wide part for rows that strayed are fitted beside the law of this fit, from starts that
         outliers do not move, and weighed by their evidence; see `judgement` for which law judged, and
-        :mod:`robustly.result.outliers` for the rule. With `level` instead, each row is judged alone by its
+        :mod:`robustly.result.outliers` for the rule. A :class:`~robustly.errors.HeavyTailsWarning` says where a core with heavy
+        tails would explain the rows listed about as well. With `level` instead, each row is judged alone by its
         `tail_probabilities`.
         """
         places = self.outlier_places(fdr, level)
+        if level is None and len(places) and self.judgement.doubt:
+            warnings.warn(self.judgement.doubt, HeavyTailsWarning, stacklevel=2)
         return places if self.unit and level == "row" else self.row_labels.of(places)
 
     def outlier_places(self, fdr: float | None = None, level: float | str | None = None) -> np.ndarray:
@@ -545,8 +549,11 @@ class Fit:
                 raise ModelError('this model has no groups; outliers(level="row") are its rows.')
             level = None
         if level is not None:
-            return by_tails(self.tail_probabilities, self.outlier_rule).listed(self.surprise, fdr, level)
-        return self.judgement.listed(self.surprise, fdr)
+            found = by_tails(self.tail_probabilities, self.outlier_rule).listed(self.surprise, fdr, level)
+        else:
+            found = self.judgement.listed(self.surprise, fdr)
+        is_brought = isinstance(found, np.ndarray) and not isinstance(self.surprise, np.ndarray)
+        return by_partition(found, self.surprise) if is_brought else found
 
     @property
     def outlier_probability(self) -> np.ndarray:

@@ -7,9 +7,9 @@ core with a wide part (:class:`Candidate`), for one or more kinds of cores, and 
 - the probability that a row does not belong is that of the wide part given the row, averaged over the laws and over what the
   rows leave open about their numbers;
 - the list for a rate `fdr` takes rows in order while their mean local false discovery rate stays below it. That mean is bounded
-  by tail areas, :math:`n\, p_{(k)} / k` with :math:`p_{(k)}` the k-th smallest tail probability under the core that the evidence
-  prefers: it needs the core alone, not the form of the wide part (Efron 2008), and is the rule of Benjamini & Hochberg (1995) on
-  a core that outliers had no part in. Where rows have no tails (a 0/1 label), the mean is taken over the probabilities
+  by tail areas, :math:`n\, p_{(k)} / k` with :math:`p_{(k)}` the k-th smallest tail probability in the core, averaged over the laws:
+  it needs the core alone, not the form of the wide part (Efron 2008), and is the rule of Benjamini & Hochberg (1995) on a core that
+  outliers had no part in. Where rows have no tails (a 0/1 label), the mean is taken over the probabilities
   themselves.
 
 "False" means: a row of the core.
@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -30,15 +31,23 @@ from robustly.result.levels import check_level
 TAILS, POSTERIOR = "tails", "posterior"
 # Nodes of the normal average over what is left open about a row's log odds.
 NODES = 31
+# Rows of which that average is taken together.
+AT_ONCE = 1 << 16
 # The least share of a score's variance that is left where the row itself decides the fit.
 LEAST = 1e-6
 # A heavy-tailed core must do better than a normal one with a wide part by so many nats: few rows cannot tell them apart.
 HEAVY_MARGIN = 5.0
 CENTRAL = 0.05
-# Rows elsewhere that are judged by a core and a wide part are brought into memory if they are no more than these.
+# Halvings of the interval that the last row on a list is in, where rows are elsewhere.
+HALVINGS = 40
+# Rows elsewhere are brought into memory to be judged if they are no more than these; more are judged where they are.
 JUDGED = 1 << 18
+# The share of false rows on a list, unless told.
+USUAL = 0.05
 # A law with less than this probability is ruled out.
 RULED_OUT = 0.05
+# One with less has no say in tails.
+NO_SAY = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,17 +79,37 @@ class Candidate:
             return -np.inf
         return self.value + 0.5 * len(self.curve) * float(np.log(2.0 * np.pi)) - 0.5 * log_det - self.margin
 
-    @property
+    @cached_property
     def probability(self) -> np.ndarray | None:
         """That of the wide part by row, averaged over what is left open about its log odds."""
         if self.log_odds is None:
             return None
         from scipy.special import expit
 
-        variance = np.zeros(1) if self.log_odds_variance is None else np.maximum(self.log_odds_variance, 0.0)
+        if self.log_odds_variance is None:
+            return expit(self.log_odds)
+        variance = np.maximum(self.log_odds_variance, 0.0)
         node, weight = np.polynomial.hermite_e.hermegauss(NODES)
-        points = self.log_odds[:, None] + np.sqrt(variance)[:, None] * node
-        return expit(points) @ (weight / weight.sum())
+        found, deviation = np.empty(len(self.log_odds)), np.sqrt(variance)
+        for start in range(0, len(found), AT_ONCE):
+            some = slice(start, start + AT_ONCE)
+            points = self.log_odds[some, None] + deviation[some, None] * node
+            found[some] = expit(points) @ (weight / weight.sum())
+        return found
+
+    @cached_property
+    def tail(self) -> np.ndarray | None:
+        """How probable a row at least as far out is in the core, the estimates' own uncertainty counted; None without tails."""
+        if self.score is None:
+            return None
+        from scipy.special import ndtr
+
+        score, variance = self.score()
+        # Next to the centre a score has a corner, and what it says does not depend on the estimates.
+        variance = np.where(score < CENTRAL, 0.0, variance)
+        # A row that took part in the estimates pulled them to itself; one that did not is as far as it looks, and more.
+        inside = 1.0 if self.probability is None else 1.0 - self.probability
+        return 2.0 * ndtr(-score / np.sqrt(np.maximum(1.0 + (1.0 - 2.0 * inside) * variance, LEAST)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +136,9 @@ class Judgement:
         """
         if fdr is not None and level is not None:
             raise ModelError("outliers takes fdr= or level=, not both.")
-        if self.tail is not None and not isinstance(self.tail, np.ndarray):
-            return _listed_elsewhere(self.tail, surprise, check_fdr(fdr) if level is None else level, level)
-        order = np.lexsort((-surprise, self.belonging))
+        if not isinstance(self.belonging, np.ndarray):
+            return _listed_elsewhere(self, check_fdr(fdr), level)
+        order = np.lexsort((-np.asarray(surprise), self.belonging))
         if level is not None:
             check_level(level)
             return order[self.belonging[order] < level]
@@ -137,46 +166,57 @@ class Judgement:
         return f"{how} {self.doubt}" if self.doubt else how
 
 
+def weights_of(candidates: Sequence[Candidate]) -> np.ndarray:
+    """The laws' probabilities, by their evidence."""
+    evidence = np.array([one.log_evidence for one in candidates])
+    evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
+    weight = np.exp(evidence - evidence.max())
+    return weight / weight.sum()
+
+
+def schwarz_curve(rows: int, numbers: int) -> np.ndarray:
+    """The curvature that makes Laplace's approximation the criterion of Schwarz (1978), for laws fitted without one."""
+    return -2.0 * np.pi * rows * np.eye(numbers)
+
+
 def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = False) -> Judgement:
-    """Weigh laws by their evidence; the best judges tails, all of them give probabilities.
+    """Weigh laws by their evidence: tails in their cores and probabilities are averages over them.
 
     Where laws are hard to tell apart and much depends on it, the `cautious` answer is the least of the probabilities under those
     that the rows do not rule out.
     """
-    evidence = np.array([one.log_evidence for one in candidates])
-    evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
-    weight = np.exp(evidence - evidence.max())
-    weight /= weight.sum()
-    best = candidates[int(evidence.argmax())]
+    weight = weights_of(candidates)
+    best = candidates[int(weight.argmax())]
     total: np.ndarray | float = 0.0
+    tail: np.ndarray | None = None
+    counted = 0.0
     for one, share in zip(candidates, weight):
         given = one.probability
         total = total + (0.0 if given is None else share * given)
+        if share > NO_SAY and one.tail is not None:
+            tail = share * one.tail + (0.0 if tail is None else tail)
+            counted += share
     if cautious:
-        total = np.min([one.probability for one, share in zip(candidates, weight) if share > RULED_OUT], axis=0)  # type: ignore[arg-type]
-    tail = None
-    if best.score is not None:
-        from scipy.special import ndtr
-
-        score, variance = best.score()
-        # Next to the centre a score has a corner, and what it says does not depend on the estimates.
-        variance = np.where(score < CENTRAL, 0.0, variance)
-        # A row that took part in the estimates pulled them to itself; one that did not is as far as it looks, and more.
-        inside = 1.0 if best.probability is None else 1.0 - best.probability
-        tail = 2.0 * ndtr(-score / np.sqrt(np.maximum(1.0 + (1.0 - 2.0 * inside) * variance, LEAST)))
+        believed: list[Any] = [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT]
+        total = reduce(lambda least, one: np.minimum(least, one), believed)
+    tail = None if tail is None else tail / counted
     probability = np.broadcast_to(total, np.shape(tail) if tail is not None else np.shape(total)).astype(float)
     weights = {one.name: float(share) for one, share in zip(candidates, weight)}
     return Judgement(probability, tail, best.share, best.name, weights, doubt)
 
 
 def heavy_tails_doubt(candidates: Sequence[Candidate]) -> str:
-    """What to say where the last law, a heavy-tailed core, does better than the others but not by its margin."""
+    """What to say where the last law, a heavy-tailed core, does better than the others, not by its margin, and lists fewer rows."""
     evidence = [one.log_evidence for one in candidates]
-    if not evidence[-1] < max(evidence[:-1]) < evidence[-1] + candidates[-1].margin:
+    best, heavy = candidates[int(np.argmax(evidence))], candidates[-1]
+    if best is heavy or evidence[-1] + heavy.margin <= max(evidence) or best.tail is None or heavy.tail is None:
+        return ""
+    listed, fewer = (len(benjamini_hochberg(tail, USUAL)) for tail in (best.tail, heavy.tail))
+    if fewer >= listed:
         return ""
     return (
-        "A core with heavy tails describes these rows about as well, and under it the list would be shorter: so few rows do not "
-        "tell heavy tails from rows that do not belong."
+        f"A core with heavy tails describes these rows about as well. At fdr={USUAL} it lists {fewer} rows, the core that judged "
+        f"{listed}: so few rows do not tell heavy tails from rows that do not belong."
     )
 
 
@@ -194,19 +234,52 @@ def stand_out(
     return by_tails(tail, rule).listed(surprise, fdr, level)
 
 
-def _listed_elsewhere(tail: Any, surprise: Any, most: float, level: float | None) -> np.ndarray:
-    """As :meth:`Judgement.listed`, of tails that are not in memory: only those come here that are small enough to count."""
-    small = tail <= most
-    place = np.asarray(small.nonzero()[0])
-    few, by = np.asarray(tail[small]), np.asarray(surprise[small])
-    chosen = np.flatnonzero(few < level) if level is not None else benjamini_hochberg(few, most, len(tail))
-    return place[chosen[np.lexsort((-by[chosen], few[chosen]))]]
+def _listed_elsewhere(judged: Judgement, rate: float, level: float | None) -> Any:
+    """As :meth:`Judgement.listed`, of rows in Dask partitions: in their order, and only those on the list are ever brought here.
+
+    The largest value that is still on the list is found from counts and sums over the partitions.
+    """
+    elsewhere: Any = judged.belonging
+    value = elsewhere.persist()
+    if level is not None:
+        check_level(level)
+        return _listed_rows(value, value < level)
+    if judged.tail is not None:
+        most, count = rate, -1
+        # From above: rows within the bound that they themselves allow.
+        while (found := int((value <= most).sum())) != count:
+            most, count = rate * found / len(value), found
+        return _listed_rows(value, value <= most)
+    low, high = 0.0, 1.0
+    for _ in range(HALVINGS):
+        most = 0.5 * (low + high)
+        inside = value <= most
+        fits = float((value * inside).sum()) <= rate * int(inside.sum())
+        low, high = (most, high) if fits else (low, most)
+    return _listed_rows(value, value <= low)
+
+
+def _listed_rows(value: Any, inside: Any) -> Any:
+    """The places of some rows, partition by partition."""
+    import dask.array as da
+
+    found = da.arange(len(value), chunks=value.chunks)[inside].persist()
+    return found.compute_chunk_sizes()
+
+
+def by_partition(places: np.ndarray, like: Any) -> Any:
+    """Places of rows in the order and the partitions of a Dask array with a value a row."""
+    import dask.array as da
+
+    ordered = np.sort(places)
+    ends = np.searchsorted(ordered, np.cumsum(like.chunks[0]))
+    return da.from_array(ordered, chunks=(tuple(int(size) for size in np.diff(ends, prepend=0)),))
 
 
 def check_fdr(fdr: float | None) -> float:
     """A rate of false discoveries, 0.05 unless told."""
     if fdr is None:
-        return 0.05
+        return USUAL
     if not 0 < fdr < 1:
         raise ModelError(f"fdr is a share between 0 and 1; got {fdr}. 0.05 is usual.")
     return float(fdr)

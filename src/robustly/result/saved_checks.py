@@ -19,6 +19,7 @@ from robustly.result.saved_values import (
     check_estimates,
     check_posteriors,
     check_search,
+    check_wide,
     is_finite,
     list_in,
     need,
@@ -213,6 +214,9 @@ def check_mixture(meta: Meta, arrays: Arrays) -> None:
         need(not np.isnan(arrays[name]).any(), f"{name[:80]} holds NaN")
     values, names = meta["values"], meta["names"]
     need(isinstance(values, dict), "values is not a table")
+    if "wide_" in values:
+        check_wide(values)
+        need_shares(arrays, "outlier_probabilities_", (rows,))
     need_fitted_names((*values, *arrays))
     need(values.get("n_features_in_") == dim, "n_features_in_ is not the number of columns")
     need(names is None or len(texts_in(meta, "names")) == dim, "names are not as many as the columns")

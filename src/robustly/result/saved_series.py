@@ -11,6 +11,7 @@ from robustly.result.saved_values import (
     check_components,
     check_estimates,
     check_posteriors,
+    check_wide,
     list_in,
     need,
     need_fitted_names,
@@ -110,8 +111,4 @@ def check_hmm(meta: Meta, arrays: Arrays) -> None:
     rows = len(need_shares(arrays, "tail_probabilities_", (None,)))
     need(rows, "there are no rows")
     need_shares(arrays, "outlier_probabilities_", (rows,))
-    need(isinstance(values.get("wide_"), dict), "wide_ is not a table")
-    need(set(values["wide_"]) == {"share", "width", "weight"}, "wide_ does not tell the law of outliers")
-    for name in ("share", "width", "weight"):
-        need(number_in(values["wide_"], name) >= 0, f"wide_ has a {name} below zero")
-    need(values["wide_"]["share"] <= 1 and values["wide_"]["weight"] <= 1, "wide_ has a share above one")
+    check_wide(values)

@@ -194,6 +194,15 @@ def check_components(settings: Meta, arrays: Arrays, size: int) -> int:
     return dim
 
 
+def check_wide(values: Meta) -> None:
+    """The law by which rows of components are judged."""
+    need(isinstance(values.get("wide_"), dict), "wide_ is not a table")
+    need(set(values["wide_"]) == {"share", "width", "weight"}, "wide_ does not tell the law of outliers")
+    for name in ("share", "width", "weight"):
+        need(number_in(values["wide_"], name) >= 0, f"wide_ has a {name} below zero")
+    need(values["wide_"]["share"] <= 1 and values["wide_"]["weight"] <= 1, "wide_ has a share above one")
+
+
 def check_posteriors(arrays: Arrays) -> None:
     """What is believed of the rows' own values, of every site that is kept."""
     for start in {name.rpartition(":")[0] for name in arrays if name.startswith("posterior:")}:

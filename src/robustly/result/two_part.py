@@ -2,7 +2,8 @@ r"""How is any row model judged? Its rows' law as the core, and beside it the sa
 
 A :class:`TwoPart` gives the log densities of one row in the core and in the wide part as functions of named parameters; here it
 becomes a row model of its own, is fitted from several starts, and tells each row's odds. Regressions, whose rows see a linear
-predictor, do the same by their own passes (:mod:`robustly.glm.judging`).
+predictor, do the same by their own passes (:mod:`robustly.glm.judging`), and so do measurements
+(:mod:`robustly.result.measurements`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.scipy.special import gammaln
 from numpyro.distributions import constraints as limit
 
 from robustly._runtime.compiled import one_thread
@@ -26,13 +26,14 @@ from robustly.fit.outcome import Stop
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Found, RowProblem
 from robustly.model.row import RowModel
-from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+from robustly.result.outliers import Candidate
 from robustly.rows.store import Rows
 
 STOP = Stop(1e-10, 80)
 # Normal priors on the scales that are searched: log odds of the share, logarithms of the others.
 SHARE = (float(np.log(0.03 / 0.97)), 1.2)
-WIDTHS_OF_MEASUREMENTS = (float(np.log(10.0)), 1.0)
+WIDTHS_OF_MEASUREMENTS = (float(np.log(12.0)), 1.0)
+VARIATION = (float(np.log(0.15)), 0.8)
 DOF = (float(np.log(5.0)), 1.0)
 LOG_2PI = float(np.log(2.0 * np.pi))
 STEP = 1e-3
@@ -43,25 +44,23 @@ def log_normal(away: Array, centre: float, width: float) -> Array:
     return -0.5 * ((away - centre) / width) ** 2 - float(np.log(width)) - 0.5 * LOG_2PI
 
 
-def student_parts(
-    away: Array, scale: Array, dof: Array, width: Array, density: Callable[..., Array]
+def shifted_parts(
+    away: Array, scale: Array, variation: Array, width: Array, density: Callable[[Array, Array], Array]
 ) -> tuple[Array, Array]:
-    """A heavy-tailed core of measurements and the same, wider; `density` is Student's t of (away, log scale, log dof)."""
-    wider = scale + 0.5 * jnp.logaddexp(2.0 * width, 0.0)
-    return density(away, scale, dof), density(away, wider, dof)
+    r"""A core of measurements, and rows shifted by about `width` scales to either side, more or less by `variation` of that.
 
-
-def normal_parts(away: Array, scale: Array, width: Array | float) -> tuple[Array, Array]:
-    r"""A normal core of measurements, and rows shifted by :math:`u \sim (u/w)^2 N(0, w^2)` in units of the scale.
-
-    The shift is integrated: :math:`N(r; 0, 1 + w^2)\,[1/(1 + w^2) + r^2 w^2/(1 + w^2)^2]`. Logarithms come in and go out, without
-    the constant of the normal density.
+    Shifts are :math:`\tfrac12 N(w, c^2w^2) + \tfrac12 N(-w, c^2w^2)` in units of the scale, and the wide part of a normal core is
+    their convolution. All is in logarithms; `density` gives the core's, of (away, log scale).
     """
-    wider = scale + 0.5 * jnp.logaddexp(2.0 * width, 0.0)
-    density = lambda log_scale: -0.5 * (away * jnp.exp(-log_scale)) ** 2 - log_scale
-    kept = jax.nn.log_sigmoid(2.0 * width)
-    square = 2.0 * jnp.log(jnp.maximum(jnp.abs(away), 1e-300)) - 2.0 * wider
-    return density(scale), density(wider) + jnp.logaddexp(kept - 2.0 * width, kept + square)
+    wider = scale + 0.5 * jnp.logaddexp(2.0 * (width + variation), 0.0)
+    shift = jnp.exp(width + scale)
+    either = jnp.logaddexp(density(away - shift, wider), density(away + shift, wider))
+    return density(away, scale), either - float(np.log(2.0))
+
+
+def log_gauss(away: Array, log_scale: Array) -> Array:
+    """The normal log density, without its constant."""
+    return -0.5 * (away * jnp.exp(-log_scale)) ** 2 - log_scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +82,8 @@ class TwoPart:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     prior: Callable[[Mapping[str, Any]], Any] | None = None
     """What else is believed of the parameters."""
+    unbiased: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    """theta -> theta as if the parameters of the place had cost no degrees of freedom: where rows are judged."""
     wide: bool = True
     """Whether there is a wide part at all; without one, `parts` gives the core twice."""
     keeps: dict[Any, tuple[RowModel, ChunkPass]] = field(default_factory=dict)
@@ -156,11 +157,12 @@ class TwoPart:
             curve = best.problem.look(best.vector).curve
             assert curve is not None
             theta_of = model.parameters.natural
-            by_row = rows.map(odds_pass, best.vector).by_unit
+            theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(best.vector)).items()}
+            vector = best.vector if self.unbiased is None else np.asarray(model.parameters.vector(self.unbiased(theta)))
+            by_row = rows.map(odds_pass, vector).by_unit
             log_odds, slope = by_row["odds"], by_row["slope"]
             covariance = np.linalg.pinv(-curve)
-            theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(best.vector)).items()}
-        tails, vector = self.tails, best.vector
+        tails = self.tails
         score = None if tails is None else lambda: scores_at(tails, theta_of, vector, covariance)
         if not self.wide:
             return Candidate(f"{self.name} alone", best.value, curve, score=score, margin=self.margin)
@@ -182,91 +184,10 @@ def scores_at(
         with double_precision():
             return {name: np.asarray(value) for name, value in theta_of(jnp.asarray(at)).items()}
 
-    # The share has a part in the core only as a count of its rows, which is taken as known.
-    counted = {name: value for name, value in named(vector).items() if name == "share"}
-
     def score(at: np.ndarray) -> np.ndarray:
-        return -ndtri(np.maximum(0.5 * tails({**named(at), **counted}), 1e-300))
+        return -ndtri(np.maximum(0.5 * tails(named(at)), 1e-300))
 
     here = score(vector)
     steps = STEP * np.eye(len(vector))
     slope = np.stack([(score(vector + step) - here) / STEP for step in steps], axis=1)
     return here, np.einsum("ni,ij,nj->n", slope, covariance, slope)
-
-
-def judge_measurements(
-    rows: Rows,
-    away: Callable[[Mapping[str, Any], Any], Any],
-    residual: Callable[[Mapping[str, Any]], np.ndarray],
-    starts: Sequence[Mapping[str, Any]],
-    *,
-    freedom: int,
-    constraints: Mapping[str, Any],
-    fixed: Mapping[str, Any],
-    keeps: dict[Any, Any],
-    prior: Callable[[Mapping[str, Any]], Any] | None = None,
-) -> Judgement:
-    """Rows that are a place and an error, as every road judges them: a normal core, and one with heavy tails.
-
-    Args:
-        away: (theta, row) -> the error of one row, whatever its sign; `residual` gives its size for all rows.
-        starts: of the parameters of the place and of the `scale`, unless it is among `fixed`.
-        freedom: how many parameters the place has.
-    """
-    from scipy import stats
-
-    total = float(rows.weight.sum())
-
-    def standardised(theta: Mapping[str, Any]) -> np.ndarray:
-        count = (1.0 - float(theta.get("share", 0.0))) * total
-        unbiased = 1.0 if "scale" in fixed or count <= 2 * freedom else np.sqrt(count / (count - freedom))
-        return residual(theta) / (theta["scale"] * unbiased)
-
-    normal = lambda theta: 2.0 * stats.norm.sf(standardised(theta))
-    student = lambda theta: 2.0 * stats.t(theta["dof"]).sf(standardised(theta))
-    log = lambda theta, name: jnp.log(theta[name])
-    scale = {} if "scale" in fixed else {"scale": limit.positive}
-    common: dict[str, Any] = {"fixed": fixed, "keeps": keeps, "prior": prior}
-    wide = [{**start, "width": 5.0} for start in starts]
-    candidates = [
-        TwoPart(
-            "a core of Normal rows",
-            lambda theta, row: (normal_parts(away(theta, row), log(theta, "scale"), 0.0)[0],) * 2,
-            starts[-1:],
-            {**constraints, **scale},
-            {},
-            normal,
-            wide=False,
-            **common,
-        ),
-        TwoPart(
-            "a core of Normal rows",
-            lambda theta, row: normal_parts(away(theta, row), log(theta, "scale"), log(theta, "width")),
-            wide,
-            {**constraints, **scale},
-            {"width": WIDTHS_OF_MEASUREMENTS},
-            normal,
-            **common,
-        ),
-        TwoPart(
-            "a core with heavy tails (Student t)",
-            lambda theta, row: student_parts(
-                away(theta, row), log(theta, "scale"), log(theta, "dof"), log(theta, "width"), log_student
-            ),
-            [{**wide[0], "dof": 4.0}],
-            {**constraints, **scale, "dof": limit.positive},
-            {"width": WIDTHS_OF_MEASUREMENTS, "dof": DOF},
-            student,
-            HEAVY_MARGIN,
-            **common,
-        ),
-    ]
-    found = [one.candidate(rows) for one in candidates]
-    return judge(found, heavy_tails_doubt(found))
-
-
-def log_student(away: Array, log_scale: Array, log_dof: Array) -> Array:
-    """Student's t, up to the constant of the normal."""
-    half = 0.5 * jnp.exp(log_dof)
-    constant = gammaln(half + 0.5) - gammaln(half) - 0.5 * jnp.log(half) - log_scale
-    return constant - (half + 0.5) * jnp.log1p((away * jnp.exp(-log_scale)) ** 2 / (2.0 * half))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from robustly.errors import DataError
-from robustly.rows.dask import DaskColumns, is_dask
+from robustly.rows.dask_columns import DaskColumns, is_dask
 from robustly.rows.store import Rows
 from robustly.rows.stored import Layout, Stored
 

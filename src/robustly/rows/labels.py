@@ -29,8 +29,7 @@ class RowLabels:
 
     def of(self, rows: np.ndarray) -> np.ndarray:
         """The labels of some rows."""
-        rows = np.asarray(rows, dtype=int)
-        return rows if self.labels is None else self.labels[rows]
+        return rows if self.labels is None else self.labels[np.asarray(rows, dtype=int)]
 
     def places(self, rows: np.ndarray) -> np.ndarray:
         """Where some rows stand among those that came."""

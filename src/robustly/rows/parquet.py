@@ -175,7 +175,8 @@ def _facts_of(files: Sequence[str]) -> dict[str, Any]:
 
 def _opened_file(arrow: Any, path: str) -> Any:
     try:
-        return arrow.parquet.ParquetFile(path)
+        # Buffered beforehand, all row groups of a file would be in memory at once.
+        return arrow.parquet.ParquetFile(path, pre_buffer=False)
     except (arrow.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
 
@@ -183,6 +184,27 @@ def _opened_file(arrow: Any, path: str) -> Any:
 def _unreadable(path: str, error: BaseException) -> DataError:
     text = " ".join(str(error).split())[:300]
     return DataError(f"{path} cannot be read as Parquet: {text} Is it whole? Write it again, or leave it out.")
+
+
+def arrow_batches(table: ParquetColumns, wanted: Sequence[str], size: int) -> Iterator[tuple[str, int, Any]]:
+    """Some columns of the files batch by batch: the file, the number of the first row in it, and an Arrow batch."""
+    arrow = _arrow()
+    for path, expected in zip(table.files, table.counts):
+        at = 0
+        with _opened_file(arrow, path) as file:
+            batches = file.iter_batches(batch_size=size, columns=list(wanted), use_threads=False)
+            while True:
+                try:
+                    batch = next(batches, None)
+                except (arrow.ArrowException, OSError) as error:
+                    raise _unreadable(path, error) from None
+                if batch is None:
+                    break
+                if batch.num_rows:
+                    yield path, at, batch
+                at += batch.num_rows
+        if at != expected:
+            raise DataError(f"{path} had {expected} rows and now has {at}. Leave files as they are during a fit.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,25 +231,9 @@ class ParquetPieces(Pieces):
         return len(self.asked[0])
 
     def __iter__(self) -> Iterator[Piece]:
-        arrow, first = _arrow(), self.asked[0]
         wanted = list(dict.fromkeys(name for one in self.asked for name in one.listed))
-        for path, expected in zip(first.files, first.counts):
-            at = 0
-            with _opened_file(arrow, path) as file:
-                batches = file.iter_batches(batch_size=BATCH, columns=wanted, use_threads=False)
-                while True:
-                    try:
-                        batch = next(batches, None)
-                    except (arrow.ArrowException, OSError) as error:
-                        raise _unreadable(path, error) from None
-                    if batch is None:
-                        break
-                    if batch.num_rows:
-                        parts = tuple(self._part(path, at, batch, one) for one in self.asked)
-                        yield Piece(parts, batch.num_rows, path, at)
-                    at += batch.num_rows
-            if at != expected:
-                raise DataError(f"{path} had {expected} rows and now has {at}. Leave files as they are during a fit.")
+        for path, at, batch in arrow_batches(self.asked[0], wanted, BATCH):
+            yield Piece(tuple(self._part(path, at, batch, one) for one in self.asked), batch.num_rows, path, at)
 
     def _part(self, path: str, first: int, batch: Any, one: ParquetColumns) -> Any:
         if one.is_frame:
@@ -245,12 +251,18 @@ class ParquetPieces(Pieces):
         return found
 
 
-def _vector(path: str, first: int, batch: Any, name: str, kind: str) -> np.ndarray:
+def whole_column(path: str, first: int, batch: Any, name: str) -> Any:
+    """A column of a batch, in which no value is missing."""
     column = batch.column(name)
     if column.null_count:
         row = first + int(np.flatnonzero(np.asarray(column.is_null()))[0])
         more = f" and {column.null_count - 1} more of the batch" if column.null_count > 1 else ""
         raise DataError(f'{path}: column "{name}" holds a missing value in row {row}{more}. Drop or fill these rows.')
+    return column
+
+
+def _vector(path: str, first: int, batch: Any, name: str, kind: str) -> np.ndarray:
+    column = whole_column(path, first, batch, name)
     if hasattr(column, "dictionary_decode"):
         column = column.dictionary_decode()
     found = column.to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Rows of unlike length in memory: a sparse table cut where chunks have like numbers of entries, with anything beside it.
+"""Rows of unlike length: a sparse table, in memory or on disk, cut where chunks have like numbers of entries, with anything beside it.
 
 A document is a row whose length is its own, and so is what a pass keeps of it. Hence a chunk's state is kept as the pass
 gave it, whatever it is, and comes back to the same chunk; the cuts depend on the rows alone.
@@ -18,14 +18,29 @@ from scipy import sparse
 
 from robustly.errors import DataError
 from robustly.rows.arrays import ArrayRows
-from robustly.rows.store import THREADS, ByUnit, Data, Mapped, Pass, Rows, Slot, Sums, added_up, in_order
+from robustly.rows.ragged_files import StateFile, TableFiles
+from robustly.rows.store import (
+    THREADS,
+    ByUnit,
+    Data,
+    Mapped,
+    Pass,
+    Rows,
+    Slot,
+    Sums,
+    added_up,
+    in_order,
+    in_pool,
+    sample_places,
+)
 
 ENTRIES = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class RaggedRows(Rows):
-    """`data` begins with a CSR table; the arrays or tables after it have as many rows. `weight` says how often each counts.
+    """`data` begins with a CSR table, or with one on disk; the arrays or tables after it have as many rows. `weight` says how
+    often each counts.
 
     At most `threads` chunks of some `entries` entries each run side by side.
     """
@@ -39,6 +54,13 @@ class RaggedRows(Rows):
 
     def __len__(self) -> int:
         return len(self.weight)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # States belong to slots of this process.
+        return {name: value for name, value in vars(self).items() if name != "_states"}
+
+    def __setstate__(self, kept: dict[str, Any]) -> None:
+        vars(self).update(kept, _states=WeakKeyDictionary())
 
     @property
     def total_weight(self) -> float:
@@ -60,13 +82,19 @@ class RaggedRows(Rows):
         def run(number: int) -> tuple[Sums, ByUnit, Any]:
             place = self.places[number]
             data = tuple(_cut_chunk(column, place) for column in self.data)
-            return chunk_pass(theta, data, self.weight[place], None if before is None else before[number])
+            found, values, state = chunk_pass(
+                theta, data, self.weight[place], None if before is None else _here(before[number])
+            )
+            # Beside rows on disk states wait on disk.
+            if into is not None and state is not None and isinstance(self.data[0], TableFiles):
+                state = StateFile(self.data[0].folder, state)
+            return found, values, state
 
         by_unit: dict[str, list[Any]] = {}
         states: list[Any] = []
 
         def sums() -> Iterator[Sums]:
-            for found, values, state in in_order(run, range(len(self.places)), self.threads):
+            for found, values, state in in_order(run, range(len(self.places)), 1 if in_pool() else self.threads):
                 for name, value in values.items():
                     by_unit.setdefault(name, []).append(np.asarray(value))
                 states.append(state)
@@ -79,24 +107,41 @@ class RaggedRows(Rows):
 
     def states(self, slot: Slot) -> list[Any] | None:
         """What a slot holds, chunk by chunk, if anything."""
-        return self._states.get(slot)
+        held = self._states.get(slot)
+        return None if held is None else [_here(state) for state in held]
 
     def put_states(self, slot: Slot, states: Sequence[Any]) -> None:
         """Take up states that another store of the same rows and cuts had."""
         if len(states) != len(self.places):
             raise DataError(f"these rows are cut into {len(self.places)} chunks; got states of {len(states)}.")
-        self._states[slot] = list(states)
+        on_disk = isinstance(self.data[0], TableFiles)
+        self._states[slot] = [StateFile(self.data[0].folder, state) for state in states] if on_disk else list(states)
+
+    def take(self, index: Any) -> ArrayRows:
+        return ArrayRows(
+            tuple(column[index] for column in self.data), self.weight[index], labels=self.labels, padded=False
+        )
 
     def sample(self, n: int, seed: int = 0) -> ArrayRows:
-        return ArrayRows(self.data, self.weight, labels=self.labels, padded=False).sample(n, seed)
+        if n < len(self):
+            return self.take(sample_places(n, len(self), seed))
+        whole = tuple(_cut_chunk(column, slice(0, len(self))) for column in self.data)
+        return ArrayRows(whole, self.weight, labels=self.labels, padded=False)
 
     def weighed(self, weight: np.ndarray) -> RaggedRows:
         # States belong to rows, not to how often they count.
         return replace(self, weight=weight, _states=WeakKeyDictionary(self._states))
 
 
+def _here(state: Any) -> Any:
+    """A state, read if it is in a file."""
+    return state.load() if isinstance(state, StateFile) else state
+
+
 def _cut_chunk(column: Any, place: slice) -> Any:
-    """Some rows of an array or a CSR table, without copying them."""
+    """Some rows of an array or a table, without copying what is in memory."""
+    if isinstance(column, TableFiles):
+        return column.cut(place)
     if not sparse.issparse(column):
         return column[place]
     begin, end = column.indptr[place.start], column.indptr[place.stop]

@@ -154,6 +154,25 @@ if hasattr(os, "register_at_fork"):
     # Threads do not survive a fork; the child makes its own when it needs them.
     os.register_at_fork(after_in_child=thread_pool.cache_clear)
 
+_watching: list[Callable[[int, int], None]] = []
+
+
+@contextlib.contextmanager
+def watching(seen: Callable[[int, int], None]) -> Iterator[None]:
+    """Inside the block, passes over rows that are not in memory call ``seen(rows so far, rows in all)``."""
+    _watching.append(seen)
+    try:
+        yield
+    finally:
+        _watching.remove(seen)
+
+
+def tell_rows(so_far: int, rows: int) -> None:
+    """Say how far a pass is, to whoever is watching."""
+    for seen in _watching:
+        seen(so_far, rows)
+
+
 _COMPILED: WeakKeyDictionary[Any, set[Any]] = WeakKeyDictionary()
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from robustly.errors import DataError, RobustlyError
 from robustly.rows.arrays import CHUNK, ArrayRows, bucket_of
-from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places
+from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places, tell_rows
 
 # Rows that are put together before threads share out their chunks: as few as keep all threads at work.
 SMALLEST_BLOCK = 1 << 16
@@ -145,6 +145,7 @@ class StreamedRows(Rows):
                         gathered[name] = np.empty((len(self), *part.shape[1:]), dtype=part.dtype)
                     gathered[name][place] = part
                 yield from done
+                tell_rows(place.stop, len(self))
 
         sums = added_up(each())
         if into is not None and "" in gathered:
@@ -247,8 +248,21 @@ def located(error: RobustlyError, where: str, first: int) -> RobustlyError:
     return type(error)(f"{where}: {text}" if where else text)
 
 
+def put_together(parts: Sequence[Any]) -> Any:
+    """Arrays or sparse tables of some rows each, one after the other."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    if hasattr(parts[0], "iloc"):
+        import pandas as pd
+
+        return pd.concat(parts, ignore_index=True)
+    from scipy import sparse
+
+    return sparse.vstack(parts, format="csr")
+
+
 def _joined(held: Sequence[tuple[Data, Any]]) -> tuple[Data, Any]:
     if len(held) == 1:
         return held[0]
-    data = tuple(np.concatenate(parts) for parts in zip(*(one[0] for one in held)))
+    data = tuple(put_together(parts) for parts in zip(*(one[0] for one in held)))
     return data, None if held[0][1] is None else np.concatenate([one[1] for one in held])

@@ -20,7 +20,8 @@ from robustly.fit.t_components import Components
 from robustly.fit.t_rows import log_tails
 from robustly.model import scale_matrices
 from robustly.result import persist
-from robustly.result.strayed_rows import StrayedRows, fit_strayed_rows
+from robustly.result.component_rows import ComponentLaw, fit_component_law
+from robustly.result.outliers import Judgement
 from robustly.series import emissions, recursions
 from robustly.series.baumwelch import HMMRun, run_baum_welch
 from robustly.series.hmm_settings import check_hmm_settings, read_rows, start_chain
@@ -109,7 +110,8 @@ class RobustGaussianHMM(BaseEstimator):
             runs.append(run_baum_welch(patterns, ends, chain, rules))
         best = max(runs, key=lambda run: run.log_likelihood)
         self._keep(best, rows.shape[1])
-        self.tail_probabilities_, self.outlier_probabilities_ = self._judge_rows(rows, ends)
+        judged = self._judge_rows(rows, ends)
+        self.tail_probabilities_, self.outlier_probabilities_ = judged.tail, judged.probability
         if not best.converged and self.max_iter > 0 and self.tol > 0:
             warnings.warn(
                 f"max_iter: {self.max_iter} steps were not enough; the log-likelihood per row still moved by more than tol="
@@ -175,23 +177,22 @@ class RobustGaussianHMM(BaseEstimator):
         """Rows that do not belong to their state, surest first: of the fitted rows, or of `X`.
 
         The states' laws are given a second, *two-part* form, a normal core and a rare wide part, and the probability that a row
-        does not belong is that of the wide part (`outlier_probabilities_`; see :mod:`robustly.result.strayed_rows`). The list
+        does not belong is that of the wide part (`outlier_probabilities_`; see :mod:`robustly.result.component_rows`). The list
         holds an expected share of at most `fdr` (0.05 unless told) rows of the core, as tail probabilities under the core tell;
         with `level`, all rows with a smaller tail probability. Where t laws describe the rows better than two parts do, the states
         have heavy tails, and tails are those of the t laws. Rows without any value are never listed.
         """
         self._check_fitted()
-        if fdr is not None and level is not None:
-            raise ModelError("outliers takes fdr= or level=, not both.")
-        law = StrayedRows(self.core_spread_, **self.wide_)
+        law = ComponentLaw(self.core_spread_, **self.wide_)
         if X is None:
-            return law.listed(self.tail_probabilities_, self.outlier_probabilities_, fdr, level)
-        return law.listed(*self._judge_rows(*read_rows(X, lengths, self.n_features_in_), law), fdr, level)
+            found = Judgement(self.outlier_probabilities_, self.tail_probabilities_, law.share, "", {})
+        else:
+            found = self._judge_rows(*read_rows(X, lengths, self.n_features_in_), law)
+        assert found.probability is not None
+        return found.listed(found.probability, fdr, level)
 
     @on_one_thread
-    def _judge_rows(
-        self, rows: np.ndarray, ends: np.ndarray, law: StrayedRows | None = None
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _judge_rows(self, rows: np.ndarray, ends: np.ndarray, law: ComponentLaw | None = None) -> Judgement:
         """Tail probability, and the probability of not belonging, by row.
 
         Without a `law`, it is fitted to these rows and kept in `core_spread_` and `wide_`.
@@ -203,7 +204,7 @@ class RobustGaussianHMM(BaseEstimator):
         base = density - heavy
         share = self._smooth(density, ends)[1]
         for _ in range(ROUNDS if law is None else 0):
-            found = fit_strayed_rows(distance, known, share, heavy)
+            found = fit_component_law(distance, known, share, heavy)
             if not found.is_better:
                 break
             # A row far from its neighbours' state is an outlier, or a visit of another state: the two-part law weighs them.
@@ -214,8 +215,7 @@ class RobustGaussianHMM(BaseEstimator):
             self.wide_ = {"share": law.share, "width": law.width, "weight": law.weight}
         elif law.is_better:
             share = self._smooth(base + np.logaddexp(*law.logs(distance, known)), ends)[1]
-        tail = law.tails(distance, known, share, self.dofs_)
-        return tail, law.probability(distance, known, share)
+        return law.judge(distance, known, share, self.dofs_)
 
     def _smooth(self, density: np.ndarray, ends: np.ndarray) -> tuple[float, np.ndarray]:
         """Log likelihood and the states' probabilities at every row, from log densities (T, K)."""

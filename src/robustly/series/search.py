@@ -29,7 +29,7 @@ NEARBY_ROUNDS = 3
 FIRST_STEPS = 8
 FINAL_DRAWS = 1000
 # What the noise of the draws may cost the maximum, in nats, before more are drawn; and most draws.
-MOST_LOST, MOST_DRAWS = 0.03, 1600
+MOST_LOST, MOST_DRAWS, CURVATURE_DRAWS = 0.03, 1600, 400
 # Most sets of draws, how far a search goes with one (in standard errors), and the step of its slopes.
 MOST_SETS, FARTHEST, DIFFERENCE = 8, 1.0, 0.05
 
@@ -202,8 +202,9 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
         if near and (lost <= MOST_LOST or number >= MOST_DRAWS):
             break
         number = min(4 * number, MOST_DRAWS) if near else number
-    # Standard errors do not need the last twentieth of the weight.
+    # Standard errors need neither the last twentieth of the weight nor more draws than a first search has.
     few = worth_keeping(here, 0.05)
+    few = few[few < CURVATURE_DRAWS] if len(few) > CURVATURE_DRAWS else few
     value = lambda at: float(logsumexp(log_weights(model, *space.split(np.clip(at, low, high)), draws, few)))
     curve = curvature(value, vector, value(vector), 0.3 * unit)
     natural, dofs = space.split(vector)

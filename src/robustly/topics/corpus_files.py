@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from robustly.errors import DataError, SupportError
+from robustly.rows.ragged_files import TableFiles, TableWriter
 
 Source = str | os.PathLike[str]
 # Ids beyond this are taken for damage: a table with so many words would not fit any memory.
@@ -93,12 +94,53 @@ def read_word_counts(path: Source, n_words: int | None) -> sparse.csr_matrix:
     """Counts of an lda-c, UCI docword or Matrix Market file; the format is found from its first lines."""
     with open_text(path) as stream:
         lines = Lines(path, stream)
-        head = lines.peek(3)
-        if head and head[0].startswith("%%MatrixMarket"):
-            return _read_matrix_market(lines, n_words)
-        if len(head) == 3 and all(len(line.split()) == 1 and line.strip().isdigit() for line in head):
-            return _read_uci(lines, n_words)
-        return _read_ldac(lines, n_words)
+        sizes = _announced(lines, n_words)
+        documents: list[int] = []
+        words: list[int] = []
+        counts: list[float] = []
+        number = 0
+        if sizes is not None:
+            for document, word, count in _triples(lines, sizes):
+                documents.append(document)
+                words.append(word)
+                counts.append(count)
+            return build_counts(documents, words, counts, sizes[:2])
+        for found in _ldac(lines, n_words):
+            for word, count in found:
+                documents.append(number)
+                words.append(word)
+                counts.append(count)
+            number += 1
+        return build_counts(documents, words, counts, (number, n_words or max(words, default=-1) + 1))
+
+
+def write_word_counts(path: Source, n_words: int | None, folder: Source | None = None) -> TableFiles:
+    """The same counts, document by document into files: never more than some documents are in memory."""
+    table = TableWriter(folder)
+    with open_text(path) as stream:
+        lines = Lines(path, stream)
+        sizes = _announced(lines, n_words)
+        if sizes is None:
+            for found in _ldac(lines, n_words):
+                table.add([word for word, _ in found], [count for _, count in found])
+            return table.finish(n_words)
+        words: list[int] = []
+        counts: list[float] = []
+        for document, word, count in _triples(lines, sizes):
+            if document < len(table.sizes):
+                raise lines.error(
+                    f"document {document + 1} comes again after document {len(table.sizes) + 1}. Read piece by piece, a file has "
+                    "its documents one after the other: sort it by its first column."
+                )
+            while document > len(table.sizes):
+                table.add(words, counts)
+                words, counts = [], []
+            words.append(word)
+            counts.append(count)
+        while len(table.sizes) < sizes[0]:
+            table.add(words, counts)
+            words, counts = [], []
+        return table.finish(sizes[1])
 
 
 def build_counts(documents: Any, words: Any, counts: Any, shape: tuple[int, int]) -> sparse.csr_matrix:
@@ -108,11 +150,26 @@ def build_counts(documents: Any, words: Any, counts: Any, shape: tuple[int, int]
     return table
 
 
-def _read_ldac(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
-    documents: list[int] = []
-    words: list[int] = []
-    counts: list[float] = []
-    number = 0
+def _announced(lines: Lines, n_words: int | None) -> tuple[int, int, int] | None:
+    """Documents, words and entries of a file of triples, as its head says; None of an lda-c file."""
+    head = lines.peek(3)
+    if head and head[0].startswith("%%MatrixMarket"):
+        sizes = _matrix_market_sizes(lines)
+    elif len(head) == 3 and all(len(line.split()) == 1 and line.strip().isdigit() for line in head):
+        rows, columns, entries = (int(line) for _, line in zip(range(3), lines))
+        sizes = rows, columns, entries
+    else:
+        return None
+    if n_words is not None and n_words != sizes[1]:
+        raise lines.error(f"the file has {sizes[1]} words, and {n_words} were expected. Check the vocabulary.")
+    if max(sizes[:2]) > LARGEST_ID:
+        raise lines.error(f"{sizes[0]} documents and {sizes[1]} words are announced, more than can be meant.")
+    return sizes
+
+
+def _ldac(lines: Lines, n_words: int | None) -> Iterator[list[tuple[int, float]]]:
+    """The (word, count) pairs of each document."""
+    empty = True
     for line in lines:
         fields = line.split()
         if not fields:
@@ -125,52 +182,39 @@ def _read_ldac(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
             ) from None
         if pairs != len(fields) - 1:
             raise lines.error(f"the line announces {pairs} pairs and has {len(fields) - 1}. It may be cut short.")
-        seen = set()
+        found: dict[int, float] = {}
         for field in fields[1:]:
             word, colon, count = field.partition(":")
             if not colon:
                 raise lines.error(f'"{field[:40]}" is not an id:count pair.')
             i = lines.id(word, 0, n_words)
-            if i in seen:
+            if i in found:
                 raise lines.error(f"the word id {i} comes twice. Add its counts together.")
-            seen.add(i)
-            documents.append(number)
-            words.append(i)
-            counts.append(lines.count(count))
-        number += 1
-    if number == 0:
+            found[i] = lines.count(count)
+        empty = False
+        yield list(found.items())
+    if empty:
         raise DataError(f"{lines.path} is empty. Expected one line per document.")
-    return build_counts(documents, words, counts, (number, n_words or max(words, default=-1) + 1))
 
 
-def _triples(lines: Lines, rows: int, columns: int, expected: int) -> sparse.csr_matrix:
-    if max(rows, columns) > LARGEST_ID:
-        raise lines.error(f"{rows} documents and {columns} words are announced, more than can be meant.")
-    documents: list[int] = []
-    words: list[int] = []
-    counts: list[float] = []
+def _triples(lines: Lines, sizes: tuple[int, int, int]) -> Iterator[tuple[int, int, float]]:
+    """Document, word and count of each entry."""
+    rows, columns, expected = sizes
+    number = 0
     for line in lines:
         fields = line.split()
         if not fields:
             continue
         if len(fields) != 3:
             raise lines.error(f"{len(fields)} fields; expected a document, a word and a count.")
-        documents.append(lines.id(fields[0], 1, rows, "document id"))
-        words.append(lines.id(fields[1], 1, columns))
-        counts.append(lines.count(fields[2]))
-    if len(counts) != expected:
-        raise lines.error(f"the file announces {expected} entries and has {len(counts)}. It may be cut short.")
-    return build_counts(documents, words, counts, (rows, columns))
+        document, word = lines.id(fields[0], 1, rows, "document id"), lines.id(fields[1], 1, columns)
+        number += 1
+        yield document, word, lines.count(fields[2])
+    if number != expected:
+        raise lines.error(f"the file announces {expected} entries and has {number}. It may be cut short.")
 
 
-def _read_uci(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
-    rows, columns, entries = (int(line) for _, line in zip(range(3), lines))
-    if n_words is not None and n_words != columns:
-        raise lines.error(f"the file has {columns} words, and {n_words} were expected. Check the vocabulary.")
-    return _triples(lines, rows, columns, entries)
-
-
-def _read_matrix_market(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
+def _matrix_market_sizes(lines: Lines) -> tuple[int, int, int]:
     iterator = iter(lines)
     banner = next(iterator).split()
     if [word.lower() for word in banner[1:3]] != ["matrix", "coordinate"] or banner[-1].lower() != "general":
@@ -184,6 +228,4 @@ def _read_matrix_market(lines: Lines, n_words: int | None) -> sparse.csr_matrix:
     if len(fields) != 3 or not all(field.isdigit() for field in fields):
         raise lines.error("expected three sizes: documents, words, entries.")
     rows, columns, entries = map(int, fields)
-    if n_words is not None and n_words != columns:
-        raise lines.error(f"the file has {columns} words, and {n_words} were expected. Check the vocabulary.")
-    return _triples(lines, rows, columns, entries)
+    return rows, columns, entries

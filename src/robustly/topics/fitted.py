@@ -13,14 +13,17 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import validate_data
 
 from robustly.errors import DataError, NotFittedError
-from robustly.topics.corpus import Corpus, as_corpus, check_counts
-from robustly.topics.evaluate import document_completion
-from robustly.topics.passes import Documents, held, reading_pass, store_documents
+from robustly.topics.corpus import Corpus
+from robustly.topics.evaluate import complete_documents
+from robustly.topics.passes import Documents, DocumentsElsewhere, document_rows, held, reading_pass
 from robustly.topics.reading import RELEVANCE, diversity_of, npmi, ranked, word_shares
 from robustly.topics.saved import write_topics
 from robustly.topics.shared import Topics
+from robustly.topics.stored import StoredCorpus, documents_from, stored_counts
 from robustly.topics.stream import Stream
 from robustly.topics.summary import TopicsSummary
+
+HAVE_WORDS = (Corpus, StoredCorpus, DocumentsElsewhere)
 
 
 class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -90,15 +93,19 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return self._read_documents(X, "evidence")
 
     def _read_documents(self, X: Any, what: str) -> np.ndarray:
-        rows = store_documents(self.read_new(X), self.topics_.eta.dtype, self.n_jobs)
-        return np.asarray(rows.map(reading_pass, held(self.topics_, self.inference)).by_unit[what])
+        rows = document_rows(self.read_new(X), self.topics_.eta.dtype, self.n_jobs)
+        return rows.map(reading_pass, held(self.topics_, self.inference)).by_unit[what]
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean predictive log-likelihood per word of one half of each document given the other; higher is better.
 
         The split is always the same one, so scores of models on the same documents compare.
         """
-        return document_completion(self, self.read_new(X), random_state=0)
+        random = np.random.RandomState(0)
+        if not isinstance(X, StoredCorpus):
+            return complete_documents(self, self.read_new(X), random).per_word
+        each = [complete_documents(self, self.read_new(batch), random) for batch in X.batches()]
+        return sum(float(one.per_document.sum()) for one in each) / sum(one.words for one in each)
 
     def top_words(self, vocabulary: Any = None, n: int = 10, *, relevance: float = RELEVANCE) -> list[list[str]]:
         r"""The `n` words that tell most of each topic; `vocabulary` is optional if the fit saw one.
@@ -155,8 +162,8 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.check_fitted()
         return write_topics(self, path)
 
-    def _read_counts(self, X: Any) -> sparse.csr_matrix:
-        counts = check_counts(X, allow_fractional=self.allow_fractional)
+    def _read_counts(self, X: Any) -> Any:
+        counts = stored_counts(X, allow_fractional=self.allow_fractional)
         if counts.shape[0] == 0:
             raise DataError(
                 "0 sample(s) came (no documents), while a minimum of 1 is required. Check what was selected."
@@ -168,14 +175,14 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         return counts
 
     def _names_of(self, X: Any) -> Any:
-        return X.vocabulary if isinstance(X, Corpus) else getattr(X, "columns", None)
+        return X.vocabulary if isinstance(X, HAVE_WORDS) else getattr(X, "columns", None)
 
     def _read(self, X: Any, *, reset: bool) -> sparse.csr_matrix:
-        X = as_corpus(X, None if reset else self._known_words())
+        X = documents_from(X, None if reset else self._known_words())
         counts = self._read_counts(X)
-        validate_data(self, counts if isinstance(X, Corpus) else X, reset=reset, skip_check_array=True)
+        validate_data(self, counts if isinstance(X, HAVE_WORDS) else X, reset=reset, skip_check_array=True)
         if reset:
-            self.vocabulary_ = X.vocabulary if isinstance(X, Corpus) else None
+            self.vocabulary_ = X.vocabulary if isinstance(X, HAVE_WORDS) else None
         return counts
 
     def read_new(self, X: Any) -> sparse.csr_matrix:

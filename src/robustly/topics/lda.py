@@ -12,7 +12,6 @@ from sklearn.utils import check_random_state
 
 from robustly.errors import ConvergenceWarning, DataError, FitError
 from robustly.topics import checkpoints, fitting, stream
-from robustly.topics.corpus import as_corpus
 from robustly.topics.evaluate import Split, complete_halves, split_documents
 from robustly.topics.fitted import FittedTopics
 from robustly.topics.merging import most_topics
@@ -23,6 +22,7 @@ from robustly.topics.saved import restore_topics
 from robustly.topics.seeds import seed_counts
 from robustly.topics.settings import check_settings
 from robustly.topics.shared import Topics
+from robustly.topics.stored import StoredCorpus, documents_from
 
 
 class _TopicModel(FittedTopics):
@@ -76,11 +76,14 @@ class _TopicModel(FittedTopics):
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit the topics to documents × words counts: a sparse matrix, an array, a frame or a :class:`Corpus`.
 
+        Documents that do not fit into memory are a corpus :func:`on_disk`, ``rb.parquet(path, columns="tokens")`` with a list of
+        words a row, or a Dask bag of lists of words, whose partitions stay on the workers. The topics are the same.
+
         Interrupted (Ctrl-C), the model is what it was before. With `checkpoint` the passes made so far are kept in that
         file, and the next `fit` of the same documents goes on from there to the same topics.
         """
         check_settings(self)
-        X = as_corpus(X)
+        X = documents_from(X)
         was = self.topics_ if self.warm_start and hasattr(self, "topics_") else None
         counts, names = self._read_counts(X), self._names_of(X)
         if counts.nnz == 0:
@@ -158,13 +161,21 @@ class _TopicModel(FittedTopics):
         The statistics of batch t enter with the rate ``(learning_offset + t) ** -learning_decay``, scaled to
         `total_samples` documents (those seen so far if None). After `fit`, it goes on from the fitted topics. A stream
         that is still short (half a million tokens) is kept and fitted anew whenever it has grown by a quarter. A model
-        saved between two batches and loaded again goes on to the same topics.
+        saved between two batches and loaded again goes on to the same topics. A corpus on disk is taken 1024 documents at
+        a time; :meth:`StoredCorpus.batches` gives others.
         """
         check_settings(self)
         if self.inference != "collapsed":
             raise FitError('partial_fit needs inference="collapsed"; mean-field fits need all documents at once.')
         fresh = not hasattr(self, "topics_")
+        X = documents_from(X, None if fresh else self._known_words())
+        if isinstance(X, StoredCorpus):
+            for batch in X.batches():
+                self.partial_fit(batch)
+            return self
         counts = self._read(X, reset=fresh)
+        if not sparse.issparse(counts):
+            raise DataError("partial_fit takes batches in memory, or a corpus on disk; got a Dask bag. Give it to fit.")
         if fresh and not counts.nnz:
             raise DataError(
                 f"no document of the first batch of {counts.shape[0]} has a word in it. Begin with a batch that has."
@@ -227,6 +238,11 @@ class _TopicModel(FittedTopics):
         return None if self.smoothing is None else float(self.smoothing)
 
     def _hold_out(self, counts: sparse.csr_matrix, random: np.random.RandomState) -> tuple[sparse.csr_matrix, Split]:
+        if not sparse.issparse(counts):
+            raise DataError(
+                "validation_fraction needs documents in memory, and these are elsewhere. Leave it out, and score documents of your "
+                "own choice."
+            )
         number = max(1, round(float(self.validation_fraction or 0) * counts.shape[0]))
         if number >= counts.shape[0]:
             raise DataError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,7 +19,9 @@ from numpy.typing import DTypeLike
 from scipy import sparse
 
 from robustly.rows.arrays import ArrayRows
+from robustly.rows.dask import DaskRows
 from robustly.rows.ragged import RaggedRows
+from robustly.rows.ragged_files import TableFiles
 from robustly.rows.store import THREADS, ByUnit, Data, Pass, Rows, Slot, Sums
 from robustly.topics import draws, kernels, meanfield, special
 from robustly.topics.shared import Statistics, Topics
@@ -40,10 +43,38 @@ def threads_of(n_jobs: int | None) -> int:
     return n_jobs if n_jobs > 0 else max(1, THREADS + 1 + n_jobs)
 
 
-def store_documents(counts: sparse.csr_matrix, dtype: DTypeLike = np.float32, n_jobs: int | None = None) -> RaggedRows:
-    """Word counts in memory as rows: the counts, and the documents' numbers."""
+def store_documents(counts: Any, dtype: DTypeLike = np.float32, n_jobs: int | None = None) -> RaggedRows:
+    """Word counts in memory or on disk as rows: the counts, and the documents' numbers."""
+    if isinstance(counts, TableFiles):
+        return _in_chunks((counts.astype(dtype), np.arange(counts.shape[0])), threads_of(n_jobs))
     table = sparse.csr_matrix((counts.data.astype(dtype), counts.indices, counts.indptr), shape=counts.shape)
     return _in_chunks((table, np.arange(counts.shape[0])), threads_of(n_jobs))
+
+
+class DocumentsElsewhere(ABC):
+    """Documents that are not here; what a fit asks of them."""
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    @abstractmethod
+    def nnz(self) -> int:
+        """Above zero where any document has a word."""
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> tuple[str, ...]: ...
+
+    @abstractmethod
+    def rows(self, dtype: DTypeLike) -> Rows:
+        """Their counts and numbers as rows."""
+
+
+def document_rows(counts: Any, dtype: DTypeLike, n_jobs: int | None) -> Rows:
+    """Word counts as rows, wherever they are."""
+    return counts.rows(dtype) if isinstance(counts, DocumentsElsewhere) else store_documents(counts, dtype, n_jobs)
 
 
 def _in_chunks(data: Data, threads: int) -> RaggedRows:
@@ -257,9 +288,9 @@ class Documents:
     slot: Slot
 
     @classmethod
-    def of(cls, counts: sparse.csr_matrix, dtype: DTypeLike = np.float32, n_jobs: int | None = None) -> Documents:
-        """A table in memory."""
-        return cls(store_documents(counts, dtype, n_jobs), Slot())
+    def of(cls, counts: Any, dtype: DTypeLike = np.float32, n_jobs: int | None = None) -> Documents:
+        """A table in memory, on disk or elsewhere."""
+        return cls(document_rows(counts, dtype, n_jobs), Slot())
 
     @property
     def threads(self) -> int:
@@ -311,16 +342,25 @@ class Documents:
 
     def remembered(self) -> dict[str, np.ndarray]:
         """All that the next pass depends on besides the topics."""
-        states = self.rows.states(self.slot) if isinstance(self.rows, RaggedRows) else None
-        return {f"{name} {i}": array for i, state in enumerate(states or ()) for name, array in state.items()}
+        assert isinstance(self.rows, RaggedRows | DaskRows)
+        found: dict[str, np.ndarray] = {}
+        for i, held in enumerate(self.rows.states(self.slot) or ()):
+            # Of a partition, the states of its chunks.
+            for j, state in enumerate(held if isinstance(held, list) else [held]):
+                number = f"{i}-{j}" if isinstance(held, list) else f"{i}"
+                found |= {f"{name} {number}": array for name, array in state.items()}
+        return found
 
     def recall(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Take up what :meth:`remembered` gave."""
-        states: dict[int, dict[str, np.ndarray]] = {}
+        states: dict[int, dict[int, dict[str, np.ndarray]]] = {}
         for key, array in arrays.items():
             name, _, number = key.rpartition(" ")
-            if number.isdigit():
-                states.setdefault(int(number), {})[name] = array
-        if states:
-            assert isinstance(self.rows, RaggedRows)
-            self.rows.put_states(self.slot, [states[i] for i in range(len(states))])
+            i, _, j = number.partition("-")
+            if i.isdigit():
+                states.setdefault(int(i), {}).setdefault(int(j or 0), {})[name] = array
+        if not states:
+            return
+        assert isinstance(self.rows, RaggedRows | DaskRows)
+        each = [[states[i][j] for j in range(len(states[i]))] for i in range(len(states))]
+        self.rows.put_states(self.slot, each if isinstance(self.rows, DaskRows) else [held[0] for held in each])

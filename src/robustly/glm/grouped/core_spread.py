@@ -1,8 +1,8 @@
 r"""How far are effects spread in groups that belong? A core and a wide part, so that groups far out have no say in it.
 
 With :math:`\ell_j(s)` a group's evidence when all effects are stretched by :math:`s`, groups are a mixture,
-:math:`\log[(1 - \pi) e^{\ell_j(s)} + \pi e^{\ell_j(k s)}]`, with weak priors of the share :math:`\pi` and the width :math:`k`. Where the
-wide part is not worth its two numbers the core is all there is.
+:math:`\log[(1 - \pi) e^{\ell_j(s)} + \pi e^{\ell_j(k s)}]`, with weak priors of the share :math:`\pi` and the width :math:`k`. The rule of
+:mod:`robustly.result.outliers` weighs this law and the core alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from robustly.result.outliers import Candidate, Judgement, schwarz_curve, weights_of
+
 Array = np.ndarray
 
 # Stretches at which groups are looked at; between them evidences are interpolated.
@@ -20,8 +22,7 @@ STRETCHES = np.geomspace(1.0 / 64.0, 128.0, 29)
 # The wide part is some 10 times as wide, and at least 5 times, so that it takes little from the middle; some 5 % are of it.
 LOG_WIDTH, WIDTH_SD, NARROWEST = float(np.log(10.0)), 0.8, float(np.log(5.0))
 SHARE_PRIOR = (1.0, 12.0)
-# The gain in nats from which on there is a wide part: two numbers, as AIC has it.
-WORTH = 2.0
+ALONE, WIDE = "a core of groups alone", "a core of groups and a wide part"
 ROUNDS, SURE = 4, 0.95
 
 
@@ -31,14 +32,21 @@ class Core(NamedTuple):
     stretch: float
     share: float
     probability: Array
+    weight: float
+    """How probable it is that there is a wide part at all."""
+
+    def judgement(self, tail: Array) -> Judgement:
+        """What is believed of groups with these tails in the core."""
+        law = WIDE if self.share > 0 else ALONE
+        return Judgement(self.probability, tail, self.share, law, {ALONE: 1.0 - self.weight, WIDE: self.weight})
 
 
 def core_estimates(
     vector: Array,
     evidence_at: Callable[[Array, float], Array],
     refit: Callable[[Array, Array], Array],
-) -> tuple[Array, Array]:
-    """Estimates that groups far out had no part in, and the groups that had one.
+) -> tuple[Array, Array, Core]:
+    """Estimates that groups far out had no part in, the groups that had one, and the core.
 
     Groups that surely do not belong are left out and the others fitted again, until the list stays.
     ``evidence_at(vector, stretch)`` gives the groups' evidences, ``refit(vector, groups)`` the best vector of some groups.
@@ -52,7 +60,7 @@ def core_estimates(
         kept = belongs
         vector = refit(vector, belongs)
     assert kept is not None
-    return vector, kept
+    return vector, kept, core
 
 
 def find_core(evidence: Callable[[float], Array]) -> Core:
@@ -85,6 +93,12 @@ def find_core(evidence: Callable[[float], Array]) -> Core:
     tried = [minimize(loss, (x, odds, 1.0), method="Nelder-Mead", options={"maxiter": 600}) for x, odds in starts]
     found = min(tried, key=lambda one: float(one.fun))
     core, wide = parts(found.x)
-    if np.logaddexp(core, wide).sum() < best_without + WORTH:
-        return Core(float(np.exp(centre)), 0.0, np.zeros(len(core)))
-    return Core(float(np.exp(np.clip(found.x[0], low, high))), float(expit(found.x[1])), expit(wide - core))
+    laws = [
+        Candidate(ALONE, best_without, schwarz_curve(len(core), 1)),
+        Candidate(WIDE, -float(found.fun), schwarz_curve(len(core), 3)),
+    ]
+    weight = float(weights_of(laws)[1])
+    probability = weight * expit(wide - core)
+    if weight < 0.5:
+        return Core(float(np.exp(centre)), 0.0, probability, weight)
+    return Core(float(np.exp(np.clip(found.x[0], low, high))), float(expit(found.x[1])), probability, weight)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from robustly.fit.problem import Found
-from robustly.glm.grouped.core_spread import find_core
+from robustly.glm.grouped.core_spread import Core, find_core
 from robustly.glm.grouped.linear import LinearGroups
 from robustly.glm.grouped.problem import GroupPlan, LinearGroupedRegression
 from robustly.glm.grouped.source import GroupSource, core_vector
@@ -62,7 +63,8 @@ class LinearSource(GroupSource):
     def row_weights(self) -> np.ndarray:
         return self.groups.weight[self.given.grouping.of_row]
 
-    def tail_probabilities(self) -> np.ndarray:
+    @cached_property
+    def _tails_and_core(self) -> tuple[np.ndarray, Core | None]:
         """How far out a group is: its effects, or with a precision of its own all its rows together, by the normal core."""
         from scipy.stats import chi2
 
@@ -71,10 +73,11 @@ class LinearSource(GroupSource):
             rows, distance = groups.sums.rows, groups.distance
             # Here whole groups are stretched, their noise included.
             core = find_core(lambda stretch: -rows * np.log(stretch) - 0.5 * distance / stretch**2)
-            return chi2.sf(distance / core.stretch**2, rows)
+            return chi2.sf(distance / core.stretch**2, rows), core
         if not self.problem.entries:
-            return np.ones(len(groups.distance))
-        groups = self.problem.groups_at(core_vector(self.problem, self.found.vector))
+            return np.ones(len(groups.distance)), None
+        vector, core = core_vector(self.problem, self.found.vector)
+        groups = self.problem.groups_at(vector)
         # Means of effects vary between groups with covariance LLᵀ less that of the posterior.
         mean, covariance = groups.posterior
         between = groups.at.factor @ groups.at.factor.T - covariance
@@ -83,7 +86,7 @@ class LinearSource(GroupSource):
         turned = np.einsum("gab,ga->gb", vectors, mean)
         square = np.where(told, turned**2 / np.where(told, values, 1.0), 0.0).sum(axis=1)
         freedom = told.sum(axis=1)
-        return np.where(freedom > 0, chi2.sf(square, np.maximum(freedom, 1)), 1.0)
+        return np.where(freedom > 0, chi2.sf(square, np.maximum(freedom, 1)), 1.0), core
 
     def row_tails(self) -> np.ndarray:
         from scipy.special import ndtr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,13 @@ from robustly.fit.objective import Effort
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
 from robustly.glm.grouped.components import variance_components
-from robustly.glm.grouped.core_spread import core_estimates, find_core
+from robustly.glm.grouped.core_spread import Core, core_estimates, find_core
 from robustly.glm.grouped.effects import NormalEffects
 from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups, read_groups
 from robustly.glm.grouped.problem import GammaPoissonRegression, GroupedRegression, GroupPlan, grouped_regression
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.result.laws import LEVELS, RowPosterior, two_sided
+from robustly.result.outliers import Judgement
 from robustly.result.source import Source
 from robustly.rows.groups import GroupRows
 
@@ -127,6 +129,15 @@ class GroupSource(Source):
     # ------------------------------------------------------------------ groups and rows that do not belong
 
     def tail_probabilities(self) -> np.ndarray:
+        return self._tails_and_core[0]
+
+    def judge(self) -> Judgement | None:
+        """Groups by a core of their effects and a wide part; None where effects have no such law."""
+        tail, core = self._tails_and_core
+        return None if core is None else core.judgement(tail)
+
+    @cached_property
+    def _tails_and_core(self) -> tuple[np.ndarray, Core | None]:
         """How probable effects at least as far out as a group's are, judged by a normal core that groups far out had no part in.
 
         Of the mode v of a group's standardised effects under normal effects and H, minus the curvature there, the mode varies
@@ -135,13 +146,13 @@ class GroupSource(Source):
         from scipy.stats import chi2
 
         if isinstance(self.problem, GammaPoissonRegression):
-            return self._count_tails()
+            return self._count_tails(), None
         plan = replace(self.problem.plan, effects=NormalEffects(), held={
             name: value for name, value in self.problem.plan.held.items() if not name.startswith("group ")
         })  # fmt: skip
         problem = grouped_regression(self.given, plan, self.problem.entries, self.problem.rows, self.problem.fixed)
         if not self.problem.entries:
-            return np.ones(len(self.given.grouping))
+            return np.ones(len(self.given.grouping)), None
 
         def distance(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
             m = rows.offset + rows.directions @ at.u
@@ -153,9 +164,9 @@ class GroupSource(Source):
             square = np.where(told, turned**2 / np.where(told, values, 1.0), 0.0)
             return {"square": square.sum(axis=1), "freedom": told.sum(axis=1)}
 
-        vector = core_vector(problem, problem.joined(self.at._replace(psi=np.zeros(0))))
+        vector, core = core_vector(problem, problem.joined(self.at._replace(psi=np.zeros(0))))
         found = problem.by_group(distance, vector)
-        return np.where(found["freedom"] > 0, chi2.sf(found["square"], np.maximum(found["freedom"], 1)), 1.0)
+        return np.where(found["freedom"] > 0, chi2.sf(found["square"], np.maximum(found["freedom"], 1)), 1.0), core
 
     def _count_tails(self) -> np.ndarray:
         """Of groups of counts with a gamma factor: their sums are negative binomial."""
@@ -414,8 +425,8 @@ def stretched(problem: GroupedRegression, vector: np.ndarray, stretch: float) ->
     return problem.joined(at._replace(factor=stretch * at.factor))
 
 
-def core_vector(problem: GroupedRegression, vector: np.ndarray) -> np.ndarray:
-    """Estimates of normal effects that groups far out had no part in; their spread is as if by restricted likelihood."""
+def core_vector(problem: GroupedRegression, vector: np.ndarray) -> tuple[np.ndarray, Core]:
+    """Estimates of normal effects that groups far out had no part in, with a spread as if by restricted likelihood; and the core."""
 
     def evidence(vector: np.ndarray, stretch: float) -> np.ndarray:
         problem.look(stretched(problem, vector, stretch), Effort.ROUGH)
@@ -425,6 +436,6 @@ def core_vector(problem: GroupedRegression, vector: np.ndarray) -> np.ndarray:
         part = problem.on(problem.rows.take(groups))  # type: ignore[attr-defined]
         return maximize(part, vector, Stop(1e-7, 60)).vector
 
-    vector, kept = core_estimates(vector, evidence, refit)
+    vector, kept, core = core_estimates(vector, evidence, refit)
     lost = min(len(problem.given.freedom) / len(problem.given.terms), 0.5 * len(kept))
-    return stretched(problem, vector, float(np.sqrt(len(kept) / (len(kept) - lost))))
+    return stretched(problem, vector, float(np.sqrt(len(kept) / (len(kept) - lost)))), core

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import partial
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -57,6 +58,8 @@ class Fingerprint:
             return "method", inner(thing.__func__), inner(thing.__self__)
         if isinstance(thing, partial):
             return "partial", inner(thing.func), inner(thing.args), inner(thing.keywords)
+        if is_dataclass(thing):
+            return inner(type(thing)), tuple(inner(getattr(thing, part.name)) for part in fields(thing))
         if isinstance(thing, tuple | list):
             return type(thing).__name__, tuple(map(inner, thing))
         if isinstance(thing, Mapping):

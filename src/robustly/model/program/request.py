@@ -38,6 +38,8 @@ class Request:
     """Shared sites whose own prior is left out (the classical limit of a localized site)."""
     follow: bool = False
     """Whether sites whose prior follows a localized one are localized too."""
+    as_written: bool = False
+    """Whether the priors of the sites stay as the model states them, with nothing of them fitted."""
 
 
 def central_value(site: Any, limit: Any) -> Any:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from jax import Array
 from numpyro import handlers
@@ -42,8 +44,8 @@ class OneRow(Messenger):
 
     def process_message(self, msg: Site) -> None:
         if msg["type"] == "plate" and msg["args"][1] is not None:
-            # Rows are read in chunks anyway: all of them are used.
-            msg["args"], msg["value"] = (msg["args"][0], None), jnp.arange(msg["args"][0])
+            # Rows are read in chunks anyway: all of them are used. Plain numbers, so that NumPy's arrays can be indexed.
+            msg["args"], msg["value"] = (msg["args"][0], None), np.arange(msg["args"][0])
         if msg["type"] == "plate" and msg["name"] == self.plate:
             check_plate(msg, 1)
         if msg["type"] == "control_flow":
@@ -51,11 +53,17 @@ class OneRow(Messenger):
                 "the model runs a chain by numpyro's scan (or cond), so its rows are not independent of each other. "
                 "For time series see rb.series: it takes statsmodels' state-space models, and hidden Markov models."
             )
-        name = msg["name"]
+        name = msg.get("name", "")  # a program that asks for a random key gives none
         if msg["type"] == "sample" and msg["is_observed"] and name in self.unobserved:
             msg["is_observed"], msg["value"] = False, None
         if msg["type"] not in ("sample", "param") or msg.get("is_observed"):
             return
+        if msg["type"] == "param" and name not in self.values:
+            # A network's weights are one site of many arrays; each is a parameter of its own here.
+            kept = {path: value for path, value in self.values.items() if path.startswith(f"{name}[")}
+            if kept:
+                msg["value"] = _nested(name, kept)
+                return
         if name in self.swapped and msg["type"] == "sample":
             msg["fn"] = with_arguments(msg["fn"], self.swapped[name])
         if name in self.values:
@@ -124,12 +132,41 @@ def run_program(
     seeded = handlers.seed(program, key) if key is not None else program
     with numpyro.validation_enabled(False), handlers.block():
         trace: Trace = handlers.trace(seeded).get_trace(*args, **kwargs)
+    _split_trees(trace)
     if along:
         stand_in_rows(trace, along)
     # What is drawn alike for all rows, without observations, may have no axis for them: size 0 says nothing.
     if plate == ROWS and trace[ROWS]["args"][0]:
         check_plate(trace[ROWS], 1)
     return trace
+
+
+def _split_trees(trace: Trace) -> None:
+    """Let every array of a parameter that is a dictionary of them (a flax module) be a site of its own."""
+    for name, site in list(trace.items()):
+        if site["type"] != "param" or not isinstance(site["value"], Mapping | type(None)):
+            continue
+        del trace[name]
+        for path, leaf in jax.tree_util.tree_flatten_with_path(site["value"])[0]:
+            if not all(isinstance(key, jax.tree_util.DictKey) for key in path):
+                raise LocalizeError(
+                    f'parameter "{name}" is a {type(site["value"]).__name__} with more than dictionaries of arrays inside. Declare its '
+                    "weights by numpyro.param one by one, or give them priors: numpyro.contrib.module.random_flax_module."
+                )
+            own = name + jax.tree_util.keystr(path)
+            trace[own] = {**site, "name": own, "value": leaf, "args": (own, leaf)}
+
+
+def _nested(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The dictionary of arrays that a parameter was before its arrays became sites of their own."""
+    found: dict[str, Any] = {}
+    for path, value in values.items():
+        *outer, last = ast.literal_eval(path.removeprefix(name).replace("][", ","))
+        inner = found
+        for key in outer:
+            inner = inner.setdefault(key, {})
+        inner[last] = value
+    return found
 
 
 def stand_in_rows(trace: Trace, along: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-r"""How probable is it that a row does not belong to its component? A normal core and a rare wide part, fitted to distances.
+r"""Which rows do not belong to their component, of a mixture or a chain of states? Normal cores and a rare wide part.
 
 A heavy-tailed law has no line between what belongs and what does not. For probabilities a row in component k, at the squared
 distance :math:`\delta` in d columns, is therefore given a two-part law,
@@ -7,9 +7,9 @@ distance :math:`\delta` in d columns, is therefore given a two-part law,
 
 with priors like those of marked steps (:mod:`robustly.series.marks`): :math:`\pi \sim \mathrm{Beta}(1, 30)`, and :math:`\log w`
 normal about :math:`\log 5`. Means, matrices and the shares of the components stay those of the fit; :math:`\pi`, :math:`w` and the
-:math:`s_k` are found by EM. Rows can also be far out because the components themselves have heavy tails. The two explanations are
-weighed by their likelihoods, with :math:`\tfrac12\log n` for the one number that the two-part law has more: where Student's t
-describes the rows better, hardly any row stands out.
+:math:`s_k` are found by EM, for rows that need no compiler. Rows can also be far out because the components themselves have heavy
+tails, so the rule of :mod:`robustly.result.outliers` weighs this law and Student's t, each less :math:`\tfrac12\log n` a number of
+its own: where t describes the rows better, hardly any row stands out.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from robustly.result.outliers import check_fdr, stand_out
+from robustly.result.outliers import Candidate, Judgement, schwarz_curve, weights_of
 
 SHARE_PRIOR = (1.0, 30.0)
 WIDTH, WIDTH_SPREAD = 5.0, 0.6
 WIDTHS = np.exp(np.linspace(np.log(1.0), np.log(1e4), 400))
 MOST_ROWS = 20_000
 MOST_STEPS, SMALL = 200, 1e-6
+TWO_PARTS, HEAVY = "components of Normal rows and a wide part", "components with heavy tails (Student t)"
 
 
 @dataclass(frozen=True)
-class StrayedRows:
+class ComponentLaw:
     """The fitted law."""
 
     core: np.ndarray
@@ -47,46 +48,38 @@ class StrayedRows:
         size = known[:, None] * np.log(self.core)
         grown = 1.0 + self.width**2
         core = np.log1p(-self.share) - 0.5 * (near + size)
-        wide = np.log(self.share) - 0.5 * (near / grown + size + known[:, None] * np.log(grown))
+        wide = np.log(max(self.share, 1e-300)) - 0.5 * (near / grown + size + known[:, None] * np.log(grown))
         return core, wide
-
-    def probability(self, distance: np.ndarray, known: np.ndarray, shares: np.ndarray) -> np.ndarray:
-        """That each row does not belong, (n,); rows without a value always do."""
-        core, wide = self.logs(distance, known)
-        found = self.weight * np.einsum("ik,ik->i", shares, expit(wide - core))
-        return np.where(known > 0, np.clip(found, 0.0, 1.0), 0.0)
 
     @property
     def is_better(self) -> bool:
         """Whether it describes the rows better than t laws."""
         return self.weight >= 0.5
 
-    def tails(self, distance: np.ndarray, known: np.ndarray, shares: np.ndarray, dofs: np.ndarray) -> np.ndarray:
-        """How probable a row at least as far out is, averaged over the components it may be from.
+    def judge(self, distance: np.ndarray, known: np.ndarray, shares: np.ndarray, dofs: np.ndarray) -> Judgement:
+        """What is believed of rows at these squared distances (n, K), averaged over their components and the two laws.
 
-        In the components' cores, or in their t laws if these describe the rows better.
+        Rows without a value always belong.
         """
         from scipy.stats import chi2, f
 
-        found, columns = np.zeros(len(distance)), np.maximum(known, 1)
-        for k, (core, nu) in enumerate(zip(self.core, dofs)):
-            if np.isfinite(nu) and not self.is_better:
-                found += shares[:, k] * f.sf(distance[:, k] / columns, columns, nu)
-            else:
-                found += shares[:, k] * chi2.sf(distance[:, k] / core, columns)
-        return np.where(known > 0, np.minimum(found, 1.0), 1.0)
-
-    def listed(self, tail: np.ndarray, probability: np.ndarray, fdr: float | None, level: float | None) -> np.ndarray:
-        """Rows that do not belong, surest first, with an expected share `fdr` of rows of the core among them.
-
-        How many rows of the core lie as far out is known from the core alone, whatever form the wide part has (Efron 2008):
-        a share 1 − π of all rows, times the tail probability.
-        """
-        rate = check_fdr(fdr)
-        return stand_out(tail, probability, min(rate / (1.0 - self.weight * self.share), 0.999), level)
+        core, wide = self.logs(distance, known)
+        odd = self.weight * np.einsum("ik,ik->i", shares, expit(wide - core))
+        tail, columns = np.zeros(len(distance)), np.maximum(known, 1)
+        for k, (spread, nu) in enumerate(zip(self.core, dofs)):
+            normal = chi2.sf(distance[:, k] / spread, columns)
+            heavy = f.sf(distance[:, k] / columns, columns, nu) if np.isfinite(nu) else normal
+            tail += shares[:, k] * (self.weight * normal + (1.0 - self.weight) * heavy)
+        return Judgement(
+            np.where(known > 0, np.clip(odd, 0.0, 1.0), 0.0),
+            np.where(known > 0, np.minimum(tail, 1.0), 1.0),
+            self.weight * self.share,
+            TWO_PARTS if self.is_better else HEAVY,
+            {TWO_PARTS: self.weight, HEAVY: 1.0 - self.weight},
+        )
 
 
-def fit_strayed_rows(distance: np.ndarray, known: np.ndarray, shares: np.ndarray, tails: np.ndarray) -> StrayedRows:
+def fit_component_law(distance: np.ndarray, known: np.ndarray, shares: np.ndarray, tails: np.ndarray) -> ComponentLaw:
     """Fit it to squared distances (n, K) of rows with `known` values, in components by their `shares` (n, K).
 
     `tails` are the log densities of the t laws, without the constants :math:`-\\tfrac12\\log|2\\pi\\Sigma|`, (n, K).
@@ -94,13 +87,13 @@ def fit_strayed_rows(distance: np.ndarray, known: np.ndarray, shares: np.ndarray
     chosen = np.flatnonzero(known > 0)
     chosen = chosen[:: max(1, -(-len(chosen) // MOST_ROWS))]
     if not len(chosen):
-        return StrayedRows(np.ones(distance.shape[1]), 0.0, WIDTH, 0.0)
+        return ComponentLaw(np.ones(distance.shape[1]), 0.0, WIDTH, 0.0)
     distance, known, shares, tails = distance[chosen], known[chosen].astype(float), shares[chosen], tails[chosen]
     weight = shares * known[:, None]
     mass = np.maximum(weight.sum(axis=0), 1e-300)
     # The nearer half of the rows says how wide the core is at first, whatever the others do.
     middle = np.array([_weighted_median(distance[:, k] / known, shares[:, k]) for k in range(shares.shape[1])])
-    at = StrayedRows(np.maximum(middle / _median_ratio(float(np.median(known))), 1e-300), 0.02, WIDTH, 1.0)
+    at = ComponentLaw(np.maximum(middle / _median_ratio(float(np.median(known))), 1e-300), 0.02, WIDTH, 1.0)
     for _ in range(MOST_STEPS):
         core, wide = at.logs(distance, known)
         odd = shares * expit(wide - core)
@@ -111,13 +104,16 @@ def fit_strayed_rows(distance: np.ndarray, known: np.ndarray, shares: np.ndarray
         height = -0.5 * (size * np.log1p(WIDTHS**2) + square / (1.0 + WIDTHS**2))
         height -= 0.5 * (np.log(WIDTHS / WIDTH) / WIDTH_SPREAD) ** 2
         share = float((odd.sum() + SHARE_PRIOR[0]) / (len(known) + sum(SHARE_PRIOR)))
-        before, at = at, StrayedRows(fresh, share, float(WIDTHS[height.argmax()]), 1.0)
+        before, at = at, ComponentLaw(fresh, share, float(WIDTHS[height.argmax()]), 1.0)
         if np.abs(np.log(at.core / before.core)).max() < SMALL and abs(np.log(share / before.share)) < 1e-4:
             break
     core, wide = at.logs(distance, known)
     mean = lambda logs: float(np.einsum("ik,ik->", shares, logs))
-    gain = mean(np.logaddexp(core, wide)) - mean(tails) - 0.5 * np.log(len(known))
-    return StrayedRows(at.core, at.share, at.width, float(expit(gain)))
+    laws = [
+        Candidate(TWO_PARTS, mean(np.logaddexp(core, wide)), schwarz_curve(len(known), 2)),
+        Candidate(HEAVY, mean(tails), schwarz_curve(len(known), 1)),
+    ]
+    return ComponentLaw(at.core, at.share, at.width, float(weights_of(laws)[0]))
 
 
 def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:

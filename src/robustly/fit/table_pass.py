@@ -1,0 +1,49 @@
+"""One pass over rows that are read off tables: how far their predictors reach, then values, slopes and curvatures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from robustly.approx.tabulated import read_tables, widen
+from robustly.model.responses import Responses
+from robustly.model.row import View
+from robustly.rows.store import ByUnit, Data, Sums
+
+Chunk = tuple[Sums, ByUnit, None]
+
+
+@dataclass(frozen=True, eq=False)
+class ReachPass:
+    """How far predictors reach to both sides, for each of the different responses; theta is what the view makes of a vector."""
+
+    view: View
+    responses: Responses
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+        over, under = np.full((2, len(self.responses)), -np.inf)
+        with np.errstate(all="ignore"):
+            widen(self.view.enter(theta, data)[0][0], self.responses.of(data), over, under)
+        return {"max over": over, "max under": under}, {}, None
+
+
+@dataclass(frozen=True, eq=False)
+class TablePass:
+    """Sums as :func:`~robustly.fit.passes.view_pass` gives them; theta is (what the view makes of a vector, tables)."""
+
+    view: View
+    responses: Responses
+    by_row: bool = False
+    """Whether slopes and curvatures are wanted by row."""
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+        at, tables = theta
+        with np.errstate(all="ignore"):
+            numbers, entered = self.view.enter(at, data)
+            value, slope, curve = read_tables(tables, numbers[0], self.responses.of(data), len(numbers))
+            if self.by_row:
+                return {}, {"slope": slope, "curve": curve}, None
+            total = np.where(weight > 0, weight * value, 0.0).sum()
+            return {"value": total, **self.view.pull_back(entered, slope, curve, weight)}, {"evidence": value}, None

@@ -1,0 +1,73 @@
+"""Which different responses do rows have? Of a million counts there are a few hundred, and equal ones are told apart by their predictors alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from robustly.rows.store import Data, Rows
+
+LARGEST = 2**20
+MOST = 20_000
+MOST_PLACES = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class Responses:
+    """The different responses, each with its trials, and how a row finds its own among them."""
+
+    y: np.ndarray
+    trials: np.ndarray
+    begin: np.ndarray
+    """By number of trials, where its responses begin in `place`."""
+    place: np.ndarray
+    """By response, its place in `y` and `trials`."""
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def of(self, data: Data) -> np.ndarray:
+        """The place of every row's response; `data` are a regression's."""
+        return self.place[self.begin[data[3].astype(np.int64)] + data[2].astype(np.int64)]
+
+
+def different_responses(rows: Rows) -> Responses | None:
+    """The different responses of a regression's rows, or None where they are not whole numbers or too many."""
+    found = rows.each_piece(_whole_pairs)
+    if any(pairs is None for pairs in found):
+        return None
+    trials, y = np.unique(np.concatenate(found), axis=0).T
+    if len(y) > MOST:
+        return None
+    counted, first = np.unique(trials, return_index=True)
+    largest = y[np.append(first[1:], len(y)) - 1]
+    if (largest + 1).sum() > MOST_PLACES:
+        return None
+    begin = np.zeros(int(counted[-1]) + 1, dtype=np.int64)
+    begin[counted] = np.cumsum(largest + 1) - (largest + 1)
+    place = np.full(int((largest + 1).sum()), -1, dtype=np.int32)
+    place[begin[trials] + y] = np.arange(len(y))
+    return Responses(y.astype(float), trials.astype(float), begin, place)
+
+
+def _whole_pairs(data: Data) -> np.ndarray | None:
+    """The different pairs of trials and response, in order."""
+    y, trials = np.asarray(data[2]), np.asarray(data[3])
+    if len(y) == 0:
+        return np.zeros((0, 2), dtype=np.int64)
+    if not (y.min() >= 0 and y.max() <= LARGEST and trials.min() >= 1 and trials.max() <= LARGEST):
+        return None
+    whole = y.astype(np.int64)
+    if not np.array_equal(whole, y):
+        return None
+    if trials.min() == trials.max():
+        counted = int(trials.flat[0])
+        seen = np.flatnonzero(np.bincount(whole))
+        return np.stack([np.full(len(seen), counted), seen], axis=1) if counted == trials.flat[0] else None
+    times = trials.astype(np.int64)
+    if not np.array_equal(times, trials):
+        return None
+    wide = int(whole.max()) + 1
+    both = np.unique(times * wide + whole)
+    return np.stack([both // wide, both % wide], axis=1)

@@ -1,0 +1,226 @@
+r"""How are rows judged that are a place and an error? By a normal core, and one with heavy tails, with and without a wide part.
+
+A row is seen through its squared error alone, a function of the place's parameters; everything beyond it is the same for every
+model. So a model gives squared errors with their derivatives, in one pass, and three laws are fitted to them by NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+from scipy.special import expit, ndtri
+
+from robustly.fit.newton import Function, maximize
+from robustly.fit.outcome import Stop
+from robustly.result.jets import Jet, chosen, exp, log, log1p, log_add_exp, log_cosh_root, log_gamma, numbers, softplus
+from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+from robustly.result.two_part import DOF, SHARE, STEP, VARIATION, WIDTHS_OF_MEASUREMENTS
+
+STOP = Stop(1e-10, 80)
+START_WIDTH, START_VARIATION, START_DOF, START_SHARE = 7.0, 0.2, 4.0, 0.05
+BELIEVED = {"width": WIDTHS_OF_MEASUREMENTS, "variation": VARIATION, "dof": DOF, "share": SHARE}
+# Below this, a heavy-tailed row in the middle between two shifts is written as a series.
+SERIES = 1e-4
+LOG_2 = float(np.log(2.0))
+
+
+class Seen(NamedTuple):
+    """What a model says of its rows at one vector of the place's parameters."""
+
+    square: np.ndarray
+    """Squared errors, by row."""
+    slope: np.ndarray
+    """Their slopes in the vector: (rows, parameters)."""
+    curve: np.ndarray
+    """The sum over rows of `pull` times the curvature of the squared error."""
+    prior: tuple[float, np.ndarray, np.ndarray] = (0.0, np.zeros(()), np.zeros(()))
+    """What is believed of the place, with derivatives."""
+
+
+Squares = Callable[[np.ndarray, np.ndarray], Seen]
+"""(vector, pull by row) -> what is seen there."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Rows as errors about a place."""
+
+    squares: Squares
+    weight: np.ndarray
+    constrained: np.ndarray
+    """Which parameters of the place are on a log-like scale."""
+    starts: Sequence[tuple[np.ndarray, float]]
+    """Vectors of the place with the scale to begin with, the narrowest first."""
+    scale: float | None = None
+    """The scale, where it is known."""
+
+    def laws(self) -> list[ErrorLaw]:
+        """A normal core by itself and with a wide part, and one with heavy tails."""
+        return [
+            ErrorLaw(self, "a core of Normal rows", (), self.starts[-1:]),
+            ErrorLaw(self, "a core of Normal rows", ("width", "variation", "share"), self.starts),
+            ErrorLaw(
+                self,
+                "a core with heavy tails (Student t)",
+                ("width", "variation", "dof", "share"),
+                self.starts[:1],
+                HEAVY_MARGIN,
+            ),
+        ]
+
+    def judge(self) -> Judgement:
+        """The three laws, weighed."""
+        found = [law.candidate() for law in self.laws()]
+        return judge(found, heavy_tails_doubt(found))
+
+
+@dataclass(frozen=True, eq=False)
+class ErrorLaw:
+    """A law of errors: its numbers are the log scale, unless it is known, and what `beside` names, on log or logit scales."""
+
+    rows: Measurements
+    name: str
+    beside: tuple[str, ...]
+    starts: Sequence[tuple[np.ndarray, float]]
+    margin: float = 0.0
+
+    def parts(self, square: np.ndarray, own: np.ndarray) -> tuple[Jet, Jet | None, Jet | None]:
+        """Log densities in the core and in the wide part, and the log odds of the latter's share, without constants."""
+        known = self.rows.scale
+        q, *rest = numbers(1 + len(own), square, *own)
+        scale = rest.pop(0) if known is None else numbers(1 + len(own), 0.0)[0] * 0.0 + float(np.log(known))
+        if not self.beside:
+            return _normal(q, scale), None, None
+        width, variation, share = rest[0], rest[1], rest[-1]
+        # Rows shifted to either side: see robustly.result.two_part.shifted_parts, of which this is a function of squares.
+        wider, shift = scale + 0.5 * softplus(2.0 * (width + variation)), 2.0 * (width + scale)
+        if "dof" in self.beside:
+            return _student(q, scale, rest[2]), _student_either(q, wider, shift, rest[2]), share
+        either = log_cosh_root(q * exp(shift - 4.0 * wider))
+        return _normal(q, scale), _normal(q + exp(shift), wider) + either, share
+
+    def density(self, square: np.ndarray, own: np.ndarray) -> Jet:
+        core, wide, share = self.parts(square, own)
+        if wide is None or share is None:
+            return core
+        return log_add_exp(core - softplus(share), wide - softplus(-share))
+
+    def look(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """The log posterior density at a vector, with derivatives."""
+        size, weight = len(self.rows.constrained), self.rows.weight
+        place, own = vector[:size], vector[size:]
+        with np.errstate(all="ignore"):  # Places too far out are told by values that are not finite.
+            here = self.rows.squares(place, np.zeros(len(weight)))
+            law = self.density(here.square, own)
+            pull = weight * law.slope[:, 0]
+            there = self.rows.squares(place, pull)
+            value, slope, bent = there.prior
+            value = value + float(weight @ law.value)
+            slope = np.concatenate([slope + here.slope.T @ pull, weight @ law.slope[:, 1:]])
+            inner = here.slope.T @ (here.slope * (weight * law.curve[:, 0, 0])[:, None])
+            cross = here.slope.T @ (weight[:, None] * law.curve[:, 0, 1:])
+            curve = np.zeros((len(vector), len(vector)))
+            curve[:size, :size] = inner + bent + there.curve
+            curve[:size, size:], curve[size:, :size] = cross, cross.T
+            curve[size:, size:] = np.einsum("n,nij->ij", weight, law.curve[:, 1:, 1:])
+        for place_of, (centre, width) in self._believed(size):
+            away = (vector[place_of] - centre) / width
+            value -= 0.5 * away**2 + float(np.log(width)) + 0.5 * float(np.log(2.0 * np.pi))
+            slope[place_of] -= away / width
+            curve[place_of, place_of] -= width**-2
+        return float(value), slope, curve
+
+    def _believed(self, size: int) -> list[tuple[int, tuple[float, float]]]:
+        first = size + (self.rows.scale is None)
+        return [(first + k, BELIEVED[name]) for k, name in enumerate(self.beside)]
+
+    def start(self, place: np.ndarray, scale: float) -> np.ndarray:
+        begin = {
+            "width": np.log(START_WIDTH),
+            "variation": np.log(START_VARIATION),
+            "dof": np.log(START_DOF),
+            "share": np.log(START_SHARE / (1.0 - START_SHARE)),
+        }
+        own = [] if self.rows.scale is not None else [np.log(scale)]
+        return np.concatenate([place, own, [begin[name] for name in self.beside]])
+
+    def candidate(self) -> Candidate:
+        """The law fitted from its starts, and the odds of every row."""
+        size, own = len(self.rows.constrained), (self.rows.scale is None) + len(self.beside)
+        problem = Function(self.look, np.concatenate([self.rows.constrained, np.ones(own, dtype=bool)]))
+        tops = [maximize(problem, self.start(*start), STOP) for start in self.starts]
+        best = tops[0]
+        for other in tops[1:]:
+            if np.isfinite(other.value) and not other.value <= best.value + 1e-8:
+                best = other
+        vector, (value, _, curve) = best.vector, self.look(best.vector)
+        covariance, vector = np.linalg.pinv(-curve), self._unbiased(vector)
+        score = lambda: self._scores(vector, covariance)
+        if not self.beside:
+            return Candidate(f"{self.name} alone", value, curve, score=score, margin=self.margin)
+        here = self.rows.squares(vector[:size], np.zeros(len(self.rows.weight)))
+        core, wide, share = self.parts(here.square, vector[size:])
+        assert wide is not None
+        assert share is not None
+        odds = wide - core + share
+        slope = np.concatenate([odds.slope[:, :1] * here.slope, odds.slope[:, 1:]], axis=1)
+        variance = np.einsum("ni,ij,nj->n", slope, covariance, slope)
+        share_there, name = float(expit(vector[-1])), f"{self.name} and a wide part"
+        return Candidate(name, value, curve, odds.value, variance, share_there, score, self.margin)
+
+    def _unbiased(self, vector: np.ndarray) -> np.ndarray:
+        """The vector as if the parameters of the place had cost no degrees of freedom: where rows are judged."""
+        size = len(self.rows.constrained)
+        count = (1.0 - (float(expit(vector[-1])) if self.beside else 0.0)) * float(self.rows.weight.sum())
+        if self.rows.scale is not None or count <= 2 * size:
+            return vector
+        return vector + np.where(np.arange(len(vector)) == size, 0.5 * np.log(count / (count - size)), 0.0)
+
+    def _scores(self, vector: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Two-sided normal scores of rows in the core, and their variance from the estimates, by differences in the vector."""
+        size, known = len(self.rows.constrained), self.rows.scale
+
+        def score(at: np.ndarray) -> np.ndarray:
+            scale = float(np.exp(at[size])) if known is None else known
+            away = np.sqrt(self.rows.squares(at[:size], np.zeros(len(self.rows.weight))).square) / scale
+            tail = stats.t(np.exp(at[-2])).sf(away) if "dof" in self.beside else stats.norm.sf(away)
+            return -ndtri(np.maximum(tail, 1e-300))
+
+        here = score(vector)
+        slope = np.stack([(score(vector + step) - here) / STEP for step in STEP * np.eye(len(vector))], axis=1)
+        return here, np.einsum("ni,ij,nj->n", slope, covariance, slope)
+
+
+def _normal(q: Jet, scale: Jet) -> Jet:
+    return q * exp(-2.0 * scale) * -0.5 - scale
+
+
+def _student(q: Jet, scale: Jet, dof: Jet) -> Jet:
+    half = 0.5 * exp(dof)
+    constant = log_gamma(half + 0.5) - log_gamma(half) - 0.5 * log(half) - scale
+    return constant - (half + 0.5) * log1p(q * exp(-2.0 * scale - log(2.0 * half)))
+
+
+def _student_either(q: Jet, scale: Jet, shift: Jet, dof: Jet) -> Jet:
+    r"""Half of a Student t shifted to one side and half to the other; `shift` is the log of its square.
+
+    With :math:`A = \nu s^2 + q + u^2` and :math:`r = 2 u \sqrt q / A` it is :math:`A^{-h} [(1 - r)^{-h} + (1 + r)^{-h}]`, which is smooth
+    in :math:`r^2`: where that is small, by its series.
+    """
+    half = 0.5 * exp(dof)
+    power = half + 0.5
+    base = log(2.0 * half) + 2.0 * scale
+    total = log(exp(base) + q + exp(shift))
+    constant = log_gamma(power) - log_gamma(half) - 0.5 * log(half) - scale + power * base - power * total
+    z = 4.0 * q * exp(shift - 2.0 * total)
+    small = power.value**2 * z.value < SERIES
+    first = 0.5 * power * (power + 1.0) * z
+    second = first * z * ((power + 2.0) * (power + 3.0)) * (1.0 / 12.0)
+    third = second * z * ((power + 4.0) * (power + 5.0)) * (1.0 / 30.0)
+    root = exp(0.5 * log(chosen(small, z * 0.0 + 0.25, z)))
+    apart = log_add_exp(-power * log1p(-root), -power * log1p(root)) - LOG_2
+    return constant + chosen(small, log1p(first + second + third), apart)
