@@ -104,7 +104,7 @@ def test_huge_and_zero_counts_never_overflow(data):
 def test_questions_that_make_no_sense_are_refused(data):
     x, y = data
     fit = ROBUST.fit(x, y)
-    with pytest.raises(rb.ModelError, match='"information", "sandwich" or "cluster"'):
+    with pytest.raises(rb.ModelError, match='"information", "sandwich", "cluster" or "jackknife"'):
         fit.covariance("robust")
     with pytest.raises(rb.ModelError, match="between 0 and 1"):
         fit.outliers(fdr=2)
