@@ -9,7 +9,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import numpyro
 from jax import Array
 from numpyro import handlers
@@ -44,8 +43,9 @@ class OneRow(Messenger):
 
     def process_message(self, msg: Site) -> None:
         if msg["type"] == "plate" and msg["args"][1] is not None:
-            # Rows are read in chunks anyway: all of them are used. Plain numbers, so that NumPy's arrays can be indexed.
-            msg["args"], msg["value"] = (msg["args"][0], None), np.arange(msg["args"][0])
+            # Rows are read in chunks anyway: all of them are used. Known numbers, so that NumPy's arrays can be indexed.
+            with jax.ensure_compile_time_eval():
+                msg["args"], msg["value"] = (msg["args"][0], None), jnp.arange(msg["args"][0])
         if msg["type"] == "plate" and msg["name"] == self.plate:
             check_plate(msg, 1)
         if msg["type"] == "control_flow":
