@@ -247,5 +247,5 @@ def test_the_jackknife_leaves_out_groups_as_refits_do():
         away = np.array(without) - fit.params.to_numpy()
         brute = np.sqrt(24 / 25 * (away**2).sum(axis=0))
         found = np.sqrt(np.diag(fit.covariance("jackknife", frame["g"])))[:3]
-        np.testing.assert_allclose(found, brute, rtol=0.05)
-        assert (found > 0.999 * np.sqrt(np.diag(fit.covariance("cluster", frame["g"])))[:3]).all()
+        # Least squares are quadratic, so that one step is the whole way.
+        np.testing.assert_allclose(found, brute, rtol=0.05 if family == "poisson" else 1e-6)

@@ -18,6 +18,7 @@ from robustly.fit.passes import pairs
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
 from robustly.glm.edges import fit_law
+from robustly.glm.families import Normal
 from robustly.glm.judging import Judge, asked_of_rows, judge_labels, judge_regression, label_plan
 from robustly.glm.local import Classical, Law, LocalLabel, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
@@ -126,13 +127,16 @@ class GLMSource(Source):
         z, weight, scores = self.design.directions(), self.design.rows.weight, self.scores()
         bend = self._bends(self._used) * weight[:, None, None]
         size, count = self.design.size, int(groups.max()) + 1
+        # Where errors are symmetric, a scale says nothing of where they lie; what a group seems to say of both is chance.
+        symmetric = isinstance(self.law.family, Normal)
         order = np.argsort(groups, kind="stable")
         found = np.zeros((count, scores.shape[1]))
         for group, rows in enumerate(np.split(order, np.cumsum(np.bincount(groups, minlength=count))[:-1])):
             left = self.found.curve.copy()
             left[:size, :size] -= z[rows].T @ (bend[rows, 0, 0, None] * z[rows])
-            left[:size, size:] -= z[rows].T @ bend[rows, 0, 1:]
-            left[size:, :size] = left[:size, size:].T
+            if not symmetric:
+                left[:size, size:] -= z[rows].T @ bend[rows, 0, 1:]
+                left[size:, :size] = left[:size, size:].T
             left[size:, size:] -= bend[rows, 1:, 1:].sum(axis=0)
             found[group] = np.linalg.pinv(left) @ (weight[rows] @ scores[rows])
         return found
