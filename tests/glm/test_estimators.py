@@ -242,6 +242,7 @@ def test_summary_is_text_html_and_a_frame():
         lambda: glm.RobustGLM(Gamma(), local=None),
     ],
 )
+@pytest.mark.filterwarnings("ignore::robustly.errors.HeavyTailsWarning")
 def test_a_saved_model_comes_back_whole(make, tmp_path):
     frame = clinic()
     X, y = frame[["age", "income"]], frame["visits"].to_numpy() + 0.5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numba
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -134,12 +135,12 @@ def test_the_command_line_loads_no_compiler_to_print_its_help():
 
 
 def test_kernels_work_where_compiled_code_cannot_be_kept(monkeypatch):
-    real = native.numba.njit
+    real = numba.njit
 
     def nowhere(*args, cache=False, **options):
         if cache:
             raise RuntimeError("cannot cache function: no locator available")
         return real(*args, **options)
 
-    monkeypatch.setattr(native.numba, "njit", nowhere)
+    monkeypatch.setattr(numba, "njit", nowhere)
     assert native.compiled()(lambda x: x + 1)(2) == 3

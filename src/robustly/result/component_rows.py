@@ -9,7 +9,7 @@ with priors like those of marked steps (:mod:`robustly.series.marks`): :math:`\p
 normal about :math:`\log 5`. Means, matrices and the shares of the components stay those of the fit; :math:`\pi`, :math:`w` and the
 :math:`s_k` are found by EM, for rows that need no compiler. Rows can also be far out because the components themselves have heavy
 tails, so the rule of :mod:`robustly.result.outliers` weighs this law and Student's t, each less :math:`\tfrac12\log n` a number of
-its own: where t describes the rows better, hardly any row stands out.
+its own and t less the margin of a heavy-tailed core: where t describes the rows much better, hardly any row stands out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from robustly.result.outliers import Candidate, Judgement, schwarz_curve, weights_of
+from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, schwarz_curve, weights_of
 
 SHARE_PRIOR = (1.0, 30.0)
 WIDTH, WIDTH_SPREAD = 5.0, 0.6
@@ -111,7 +111,7 @@ def fit_component_law(distance: np.ndarray, known: np.ndarray, shares: np.ndarra
     mean = lambda logs: float(np.einsum("ik,ik->", shares, logs))
     laws = [
         Candidate(TWO_PARTS, mean(np.logaddexp(core, wide)), schwarz_curve(len(known), 2)),
-        Candidate(HEAVY, mean(tails), schwarz_curve(len(known), 1)),
+        Candidate(HEAVY, mean(tails), schwarz_curve(len(known), 1), margin=HEAVY_MARGIN),
     ]
     return ComponentLaw(at.core, at.share, at.width, float(weights_of(laws)[0]))
 
