@@ -8,6 +8,9 @@ from typing import Any
 
 from benchmarks.declare import Comparison, Target
 
+# A ratio to a rival may grow by so much from one machine's day to the next.
+REGRESSION = 1.3
+
 Runs = dict[str, list[dict[str, Any]]]  # by entry, one record a repetition, in the order they ran
 
 
@@ -86,3 +89,18 @@ def describe(comparison: Comparison, runs: Runs, truth: dict[str, Any], referenc
                     record[f"{measure}_over_ours"] = spread(ratios(runs[name], runs[comparison.ours], measure))
         entries[name] = record
     return entries
+
+
+def regressions(before: list[dict[str, Any]], now: list[dict[str, Any]]) -> list[str]:
+    """What became slower beside its rivals since another run: our time as a multiple of theirs, then and now."""
+    earlier, found = {result["name"]: result for result in before}, []
+    for result in now:
+        for name, entry in result["entries"].items():
+            then = earlier.get(result["name"], {}).get("entries", {}).get(name, {})
+            for measure in ("cold_over_ours", "warm_over_ours"):
+                old, new = then.get(measure), entry.get(measure)
+                if old and new and old["median"] > REGRESSION * new["median"]:
+                    was, became = 1.0 / old["median"], 1.0 / new["median"]
+                    kind = measure.partition("_")[0]
+                    found.append(f"{result['name']}: {kind} {became:.3g} × {name}, and {was:.3g} × before")
+    return found

@@ -5,8 +5,8 @@
 Every model is fitted cold, in a process of its own, then asked for its summary, posterior, predictive and outliers, saved and
 loaded; its evidence is compared with brute-force integration. With ``--search`` its estimates are compared with scipy's on the
 brute-force objective, with ``--nuts`` its program is sampled by NUTS, 500 + 500 draws. Times are CPU seconds of the model's process,
-good as ratios within one run. What is found goes to ``results/models.json`` as it comes, so that a run can be continued; a summary is
-printed.
+good as ratios within one run. What is found goes to ``results/models.json`` as it comes, so that a run can be continued (``--again`` begins
+anew); a summary goes to ``results/models.md``. ``--told`` only makes the summary.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import numpy as np
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "models.json"
 MODELS = HERE.parent / "tests" / "models"
+HEAD = "# Models as people write them\n\nMade by `benchmarks/models.py` from `models.json`.\n\n"
 sys.path.insert(0, str(MODELS))
 
 import jax  # noqa: E402
@@ -154,9 +155,23 @@ def told(found: dict[str, Any]) -> str:
         f"{len(done)} models: {sum(r['as expected'] for r in done)} as expected, {len(fitted)} fitted, "
         f"{sum(r['whole'] for r in fitted)} of them run whole",
         f"evidence checked {len(gaps)}: within 1e-6 {sum(g <= 1e-6 for g in gaps)}, within 1e-3 {sum(g <= 1e-3 for g in gaps)}",
-        f"below scipy's objective by more than 1e-4: {sum(r.get('below scipy', 0.0) > 1e-4 for r in fitted)}",
         f"raw errors: {raw or 'none'}",
     ]
+    searched = {n: r for n, r in found.items() if "below scipy" in r}
+    if searched:
+        off = {n: r["estimates off"] for n, r in searched.items() if r["estimates off"] > 1e-3}
+        lines += [
+            f"scipy's BFGS on the brute-force objective, {len(searched)} models: higher by more than 1e-4 in "
+            f"{[n for n, r in searched.items() if r['below scipy'] > 1e-4] or 'none'}",
+            f"estimates apart by more than 1e-3 of their size: { {n: f'{v:.1g}' for n, v in off.items()} or 'none' }",
+        ]
+    drawn = {n: r["finite draws"] for n, r in found.items() if "finite draws" in r}
+    if drawn:
+        lines.append(
+            f"NUTS on the program, {len(drawn)} models: without finite draws {[n for n, ok in drawn.items() if not ok] or 'none'}"
+        )
+    refused = {f"{n}, {what}": text for n, r in found.items() for what, text in r.get("ended", {}).items()}
+    lines += [f"refused: {what}: {text.partition(': ')[2]}" for what, text in refused.items()]
     if ratios:
         lines.append(f"fit and questions / fit: median {np.median(ratios):.2f} over {len(ratios)}")
     if against:
@@ -182,13 +197,15 @@ def main(words: list[str]) -> None:
     found = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     # Nothing has been computed yet, so that what is forked here has compiled nothing.
     context = multiprocessing.get_context("fork")
-    for name in chosen or corpus():
+    for name in () if "--told" in words else chosen or corpus():
         with context.Pool(1) as apart:
             record = found[name] = apart.apply(one, (name, found.get(name, {}), words))
         RESULTS.parent.mkdir(exist_ok=True)
         RESULTS.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
         print(name, {k: v for k, v in record.items() if k != "tags"}, flush=True)
-    print(told(found))
+    text = told(found)
+    RESULTS.with_suffix(".md").write_text(HEAD + "".join(f"- {line}\n" for line in text.splitlines()))
+    print(text)
 
 
 if __name__ == "__main__":

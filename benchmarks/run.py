@@ -1,6 +1,7 @@
 """Measure our entries against their rivals: `python benchmarks/run.py [--quick] [--only NAME …] [--reps N]`.
 
-With ``--against REV`` no rival is run: our entries of this tree and of an earlier commit take turns.
+With ``--against REV`` no rival is run: our entries of this tree and of an earlier commit take turns. With ``--compare FOLDER`` the
+run ends with status 1 where a ratio to a rival has grown by more than 1.3 since the results in that folder.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ import numpy as np
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:] = [str(ROOT), *(folder for folder in sys.path if Path(folder).resolve() != ROOT / "benchmarks")]
 
-from benchmarks import against, problems, table  # noqa: E402
+from benchmarks import against, problems, speed, table  # noqa: E402
 from benchmarks.declare import Comparison, discover  # noqa: E402
-from benchmarks.judge import Runs, describe, judge  # noqa: E402
+from benchmarks.judge import Runs, describe, judge, regressions  # noqa: E402
 from benchmarks.measure import r_versions, run_entry  # noqa: E402
 
 RESULTS = ROOT / "benchmarks" / "results"
@@ -119,9 +120,10 @@ def write(folder: Path, results: list[dict[str, Any]], known: list[str]) -> None
     for result in results:
         text = json.dumps(without_nan(result), indent=1, ensure_ascii=False, allow_nan=False)
         (folder / f"{result['name']}.json").write_text(text + "\n", encoding="utf-8")
-    files = [folder / f"{name}.json" for name in known]
-    kept = [json.loads(file.read_text(encoding="utf-8")) for file in files if file.exists()]
-    (folder / "README.md").write_text(table.page(kept), encoding="utf-8")
+    found = speed.kept(known, folder)
+    (folder / "README.md").write_text(table.page(found), encoding="utf-8")
+    if folder == RESULTS:
+        speed.write_speed_page(found)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -132,7 +134,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--reps", type=int, help="repetitions of every entry")
     parser.add_argument("--list", action="store_true", help="say what there is, and stop")
     parser.add_argument("--against", metavar="REV", help="compare this tree with a commit, and write nothing")
+    parser.add_argument(
+        "--compare", metavar="FOLDER", type=Path, help="results of another run, such as benchmarks/results"
+    )
     options = parser.parse_args(arguments)
+    if options.compare is not None and not any(options.compare.glob("*.json")):
+        parser.error(f"--compare {options.compare} holds no results; give a folder that run.py has written")
+    before = [] if options.compare is None else speed.kept(list(comparisons), options.compare)
     if options.reps is not None and options.reps < 1:
         parser.error("--reps must be at least 1")
     chosen = [comparisons[name] for name in comparisons if not options.only or name in options.only]
@@ -153,8 +161,10 @@ def main(arguments: list[str] | None = None) -> int:
         write(folder, results[-1:], list(comparisons))  # at once: a run that is stopped keeps what it has
     print("\n".join(["", *table.targets([without_nan(result) for result in results]), ""]))
     print(f"{time.monotonic() - begun:.0f} s; written to {folder.relative_to(ROOT)}")
-    # A missed target is a finding; an entry of ours that does not run is a fault.
-    return int(any(result["entries"][result["ours"]]["status"] == "failed" for result in results))
+    slower = regressions(before, results)
+    print("\n".join(f"slower: {line}" for line in slower))
+    # A missed target is a finding; an entry of ours that does not run, or became slower beside its rivals, is a fault.
+    return int(bool(slower) or any(result["entries"][result["ours"]]["status"] == "failed" for result in results))
 
 
 if __name__ == "__main__":

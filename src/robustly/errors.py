@@ -16,6 +16,10 @@ class DataError(RobustlyError):
     """The rows cannot be used: wrong shapes, missing or infinite values, nothing to fit."""
 
 
+class NotANumberError(DataError, TypeError):
+    """A value is not a number at all: a text, a mapping, a list."""
+
+
 class SupportError(DataError):
     """A value lies where the model gives it no probability."""
 

@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from robustly._runtime.precision import double_precision
 from robustly.approx.tabulated import make_tables, read_tables
 from robustly.errors import ModelError
-from robustly.fit.passes import pairs, row_kernel
+from robustly.fit.view_passes import pairs, row_kernel
 from robustly.glm.asked import law_of
 from robustly.glm.families import (
     Bernoulli,

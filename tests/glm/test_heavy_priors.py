@@ -11,7 +11,7 @@ from scipy.special import gammaln, log_expit, logsumexp
 
 import robustly as rb
 from robustly._runtime.precision import double_precision
-from robustly.fit.passes import row_kernel
+from robustly.fit.view_passes import row_kernel
 from robustly.glm.families import Bernoulli, Binomial, NegativeBinomial, Poisson
 from robustly.glm.local import LocalPredictor
 from robustly.glm.row_model import approximation, evidence_of, row_model

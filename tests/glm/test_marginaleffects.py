@@ -82,8 +82,8 @@ def moved(data, **columns):
     return data.assign(**{name: given(data) if callable(given) else given for name, given in columns.items()})
 
 
-EPS = 0.05
-"""Half the step of slopes: with the tiny one the package takes by itself, rounding leaves its standard errors three digits."""
+EPS = 1.0
+"""Half the step of slopes: a wide one, because the package differentiates the slopes once more and a small step leaves rounding in its standard errors."""
 ASKED = {
     "predictions": (lambda m: effects.predictions(m), lambda p, d: p(d)),
     "averages by town": (

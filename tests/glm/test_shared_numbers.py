@@ -47,11 +47,13 @@ def test_the_interval_of_the_share_of_wrong_labels_stays_below_one_half():
     fit = rb.RobustLogisticRegression(local="label").fit(X, np.where(wrong, 1 - y, y)).result_
     for level in (0.5, 0.95, 0.9999):
         low, high = fit.confint(level)["flip"]
-        assert 0 < low < fit.flip < high < 0.5
+        assert 0 <= low < fit.flip < high <= 0.5
+        # No wrong labels at all are among what the interval holds where the test does not rule them out.
+        assert (low > 0) == (fit.test("flip = 0").pvalue < 1 - level)
     # On the scale on which it is free the interval is the estimate and as many standard errors either way.
-    low, high = fit.confint(0.95)["flip"]
+    low, high = fit.confint(0.5)["flip"]
     logit = lambda share: np.log(2 * share / (1 - 2 * share))
-    half = stats.norm.ppf(0.975) * np.sqrt(fit.covariance()[-1, -1]) / (fit.flip * (1 - 2 * fit.flip))
+    half = stats.norm.ppf(0.75) * np.sqrt(fit.covariance()[-1, -1]) / (fit.flip * (1 - 2 * fit.flip))
     np.testing.assert_allclose([logit(low), logit(high)], logit(fit.flip) + np.array([-half, half]), rtol=1e-8)
 
 

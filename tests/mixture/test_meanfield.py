@@ -72,7 +72,7 @@ def test_the_bound_is_below_the_exact_evidence_of_every_row(fits, seed):
 
 
 def test_with_one_value_of_z_the_bound_is_the_evidence():
-    y = rows_of(3.0, 0.0, n=60)
+    y = 1.0 + rows_of(3.0, 0.0, n=60)
     robust = rb.localize(one_value, "precision")
     exact, bound = robust.fit(y), robust.fit(y, approx=rb.MeanField())
     np.testing.assert_allclose(bound.evidence, exact.evidence, rtol=1e-9)

@@ -144,7 +144,13 @@ class BruteForce:
             (value, _), slope = self.with_slope(jnp.asarray(v))
             return (-float(value), -np.asarray(slope)) if np.isfinite(value) else (1e10, np.zeros_like(v))
 
-        found = optimize.minimize(minus, begin + 0.1 * rng.normal(size=begin.shape), jac=True, method="BFGS")
+        off = begin + 0.1 * rng.normal(size=begin.shape)
+        found = optimize.minimize(minus, off, jac=True, method="BFGS")
+        if not found.success:
+            # Where the objective has corners, slopes lead astray; a simplex does not ask for any.
+            options = {"maxiter": 200 * len(off), "xatol": 1e-6, "fatol": 1e-9}
+            again = optimize.minimize(lambda v: minus(v)[0], found.x, method="Nelder-Mead", options=options)
+            found = min(found, again, key=lambda one: one.fun)
         return -float(found.fun), {n: np.asarray(v) for n, v in self._natural(jnp.asarray(found.x)).items()}
 
     def _natural(self, v: Any) -> dict[str, Any]:

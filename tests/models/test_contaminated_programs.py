@@ -77,3 +77,31 @@ def test_what_has_no_two_parts_is_refused():
         rb.localize(two, ["place", "scale"], contaminated=True).fit(drawn(0, 0)[1])
     with pytest.raises(rb.ModelError, match="direct"):
         rb.localize(places, "place", contaminated=True).fit(*drawn(0, 0), method="em")
+
+
+GROUPS = 12
+
+
+def own_places(g, y=None):
+    with numpyro.plate("groups", GROUPS):
+        place = numpyro.sample("place", dist.Normal(0.0, 1.0))
+    numpyro.sample("y", dist.Normal(place[g], 0.5), obs=y)
+
+
+def test_groups_that_a_model_has_itself_are_judged_too():
+    rng = np.random.default_rng(2)
+    g = np.repeat(np.arange(GROUPS), 4)
+    own = 0.5 * rng.normal(size=GROUPS)
+    own[5] += 12.0
+    y = own[g] + 0.5 * rng.normal(size=len(g))
+    fit = rb.localize(own_places, "place", by="g", contaminated=True).fit(g, y)
+    assert fit.unit == "g"
+    assert fit.outliers().tolist() == [5]
+    assert fit.outlier_probability[5] > 0.99
+    told, mean = fit.parameters, y.reshape(GROUPS, 4).mean(axis=1)
+    law = lambda stretch: stats.norm(told["place.loc"], np.hypot(0.25, stretch * told["place.scale"]))
+    within = stats.norm(0.0, 0.5).logpdf(y - mean[g]).reshape(GROUPS, 4).sum(axis=1) - stats.norm(0.0, 0.25).logpdf(0.0)
+    core, wide = law(1.0).logpdf(mean), law(np.sqrt(1.0 + told["place.width"] ** 2)).logpdf(mean)
+    share = told["place.share"]
+    both = np.logaddexp(np.log1p(-share) + core, np.log(share) + wide)
+    np.testing.assert_allclose(fit.evidence, within + both, atol=1e-6)

@@ -8,6 +8,7 @@ import numpyro.distributions as dist
 import pytest
 
 import robustly as rb
+from robustly.localized.truncated import truncated_cdf, truncated_moments
 
 RNG = np.random.default_rng(8)
 X = RNG.normal(size=20)
@@ -78,3 +79,43 @@ def test_abilities_are_integrated_out_of_an_item_response_model():
     log_each = -np.logaddexp(0.0, sign[:, None, :] * eta[None]).sum(axis=2) - 0.5 * at**2
     expected = np.log(np.exp(log_each).sum(axis=1) * 0.01 / np.sqrt(2.0 * np.pi))
     np.testing.assert_allclose(fit.evidence, expected, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("loc", "scale", "low", "high"), [(0, 1, -0.5, 9), (-1, 0.01, 0, 9), (2, 0.01, -9, 1), (30, 1, 0, 1)]
+)
+def test_truncated_laws_are_known_where_next_to_nothing_is_left_of_their_base(loc, scale, low, high):
+    with jax.enable_x64(True):
+        law = dist.TruncatedNormal(float(loc), scale, low=float(low), high=float(high))
+        # What is left: some scales from the end, or the point between, that is nearest the middle.
+        near = np.clip(loc, low, high)
+        width = scale / max(1.0, abs(near - loc) / scale)
+        at = np.linspace(max(low, near - 40 * width), min(high, near + 40 * width), 200_001)
+        density = np.exp(-0.5 * ((at - loc) / scale) ** 2 + 0.5 * ((near - loc) / scale) ** 2)
+        below = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))])
+        some = slice(0, None, 20_000)
+        np.testing.assert_allclose(truncated_cdf(law, at[some]), below[some] / below[-1], atol=1e-6)
+        mean, variance = truncated_moments(law)
+        share = density / density.sum()
+        assert float(mean) == pytest.approx(share @ at, abs=1e-3 * width)
+        assert float(variance) == pytest.approx(share @ (at - share @ at) ** 2, rel=1e-2)
+
+
+def scaled_line(x, y=None):
+    b, scale = numpyro.param("b", 0.1), numpyro.param("scale", 1.0, constraint=dist.constraints.positive)
+    precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(b * x, scale * precision**-0.5), obs=y)
+
+
+@pytest.mark.filterwarnings("ignore::robustly.errors.HeavyTailsWarning")
+def test_a_scale_that_precisions_take_in_does_not_disturb_the_judging_of_rows():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=60)
+    y = 1.5 * x + rng.normal(size=60)
+    y[[3, 40]] += [9.0, -9.0]
+    fit = rb.localize(scaled_line, "precision").fit(x, y)
+    assert sorted(fit.outliers()) == [3, 40]
+    # A regression through the origin has the scale of its errors once.
+    plain = rb.RobustLinearRegression(fit_intercept=False).fit(x[:, None], y).result_
+    np.testing.assert_allclose(fit.outlier_probability, plain.outlier_probability, atol=1e-3)

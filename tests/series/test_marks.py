@@ -12,6 +12,8 @@ from robustly.result.outliers import POSTERIOR, stand_out
 from robustly.series import marks
 from robustly.series.disturbances import Disturbances
 from robustly.series.leaveout import leave_out
+from robustly.series.search import SeenEvidence, best_left_out
+from robustly.series.space import Space
 
 
 def test_marks_drawn_with_parameters_held_have_the_enumerated_probabilities():
@@ -74,6 +76,39 @@ def test_a_jump_that_many_steps_could_carry_is_counted_once():
     assert model.log_likelihood(params, model.ones()) < found.evidence < model.log_likelihood(params, known)
     assert np.argmax(found.factors[0]) == 59
     assert np.sort(found.factors[0])[-2] < 10.0
+
+
+def up_and_down():
+    """A level that goes up at step 38 and comes back at 46, and four outliers."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=200) + 8.0 * ((np.arange(200) >= 38) & (np.arange(200) < 46))
+    values[[12, 22, 32, 73]] += [8.0, -8.0, 8.0, -8.0]
+    return Disturbances(local_level(values), ["irregular", "level"])
+
+
+def test_a_level_that_comes_back_is_two_breaks_and_no_run_of_outliers():
+    model = up_and_down()
+    params, dofs = np.array([1.0, 0.01]), np.array([2.0, 1.5])
+    # By rounds of the variances all of it is outliers, and stays so: this was once the answer.
+    stuck = leave_out(model, params, dofs, tol=1e-9, keep=True)
+    assert np.all(stuck.factors[0, 38:46] > 10.0)
+    found = best_left_out(model, params, dofs, stuck.factors)
+    assert found.evidence > stuck.evidence + 10.0
+    assert np.flatnonzero(found.factors[0] > 10.0).tolist() == [12, 22, 32, 73]
+    assert np.flatnonzero(found.factors[1] > 10.0).tolist() == [37, 45]
+
+
+def test_a_trial_far_off_does_not_change_how_the_best_point_explains_its_steps():
+    model = up_and_down()
+    seen = SeenEvidence(Space(model, {}))
+    good, far = (
+        seen.space.join(np.array(p), np.array(d)) for p, d in (((1.0, 0.01), (3.0, 3.0)), ((1.0, 1e-6), (1.2, 200.0)))
+    )
+    best = seen.value(good)
+    factors = seen.factors
+    assert seen.value(far) < best
+    assert seen.factors is factors
+    assert seen.value(good) == pytest.approx(best, abs=1e-6)
 
 
 def test_clean_series_are_left_alone():

@@ -8,6 +8,7 @@ from scipy import stats
 from series_models import local_level
 from statsmodels.tsa.statespace.sarimax import SARIMAX
 
+import robustly as rb
 from robustly.series.disturbances import Disturbances, free_steps
 from robustly.series.leaveout import leave_out
 from robustly.series.meanfield import find_locals
@@ -93,3 +94,13 @@ def test_innovations_with_heavy_tails_have_the_evidence_of_independent_t_values(
     found = estimate(model, params, dofs, draw_precisions(left, model.active, 400, np.random.default_rng(0)))
     assert found.value == pytest.approx(truth, abs=0.02)
     assert found.effective > 380
+
+
+def test_an_estimate_of_too_few_effective_draws_is_not_given(monkeypatch):
+    monkeypatch.setattr("robustly.series.search.LEAST_EFFECTIVE", 1e9)  # more than any draws are worth
+    noise = np.random.default_rng(3)
+    y = np.cumsum(0.2 * noise.normal(size=40)) + noise.standard_t(3, 40)
+    fit = rb.localize(local_level(y), "irregular").fit()
+    assert fit.approximation == "leaving one step out at a time"
+    assert np.isnan(fit.log_likelihood_error)
+    assert "fewer than 20 importance draws would count here" in fit.notes[0]

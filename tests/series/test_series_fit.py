@@ -113,6 +113,14 @@ def test_bound_and_em_climb_to_the_same_place(nile_model):
     assert em.parameters["irregular.scale"] == pytest.approx(bound.parameters["irregular.scale"], rel=1e-2)
     climbed = [line["bound"] for line in em.history]
     assert min(np.diff(climbed)) > -1e-6
+    assert max(bound.outcome.steps, em.outcome.steps) <= 40
+
+
+def test_a_bound_that_is_highest_with_normal_tails_ends_there(nile_model):
+    for method in ("bound", "em"):
+        fit = rb.localize(nile_model, "irregular").fit(method)
+        assert fit.outcome.kind == "boundary"
+        assert fit.log_likelihood == pytest.approx(fit.classical_log_likelihood)
 
 
 def test_variances_that_the_gaussian_fit_puts_at_zero_do_not_stop_the_search():
@@ -230,6 +238,10 @@ TIMES = pd.to_datetime(
         (lambda: rb.localize(local_level(np.arange(30.0)), "irregular", plate="x"), rb.LocalizeError, "plate= is for NumPyro"),
         (lambda: rb.localize(local_level(np.arange(30.0)), "irregular", fixed={"scale": 1.0}), rb.LocalizeError, 'holds "dof"'),
         (lambda: rb.localize(local_level(np.arange(30.0)), "irregular").fit("newton"), rb.ModelError, 'no method "newton"'),
+        (lambda: rb.localize(local_level(np.arange(30.0)), "irregular").fit(np.arange(30.0)), rb.ModelError, "got a ndarray. The series is in"),
+        (lambda: rb.localize(local_level(np.arange(30.0)), "irregular").fit(seed="a"), rb.ModelError, "seed is a whole number of 0"),
+        (lambda: rb.localize(local_level(np.arange(30.0)), "irregular").fit(max_steps=0), rb.ModelError, "max_steps is a whole"),
+        (lambda: rb.localize(local_level(np.arange(30.0)), "irregular", fixed={"dof": "a"}), rb.LocalizeError, "positive number; got 'a'"),
     ],
 )  # fmt: skip
 def test_bad_input_is_named(make, error, words):

@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import problems, run, table  # noqa: E402
+from benchmarks import problems, run, speed, table  # noqa: E402
 from benchmarks.declare import Comparison, Target, discover  # noqa: E402
-from benchmarks.judge import describe, errors, judge, ratios  # noqa: E402
+from benchmarks.judge import describe, errors, judge, ratios, regressions  # noqa: E402
 from benchmarks.measure import measure, run_entry, without_paths  # noqa: E402
 
 
@@ -259,3 +259,26 @@ def test_two_comparisons_of_one_name_are_refused(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(ValueError, match="two comparisons are called 'same'; rename the one in two"):
         discover("twice_declared")
+
+
+def test_a_ratio_to_a_rival_that_grew_by_a_third_is_a_regression():
+    def results(cold, warm):
+        entries = {"ours": {}, "rival": {"cold_over_ours": {"median": cold}, "warm_over_ours": {"median": warm}}}
+        return [{"name": "counts", "entries": entries}]
+
+    assert regressions(results(2.0, 4.0), results(1.9, 3.3)) == []
+    assert regressions([], results(1.0, 1.0)) == []
+    assert regressions(results(2.0, 4.0), results(2.0, 2.0)) == ["counts: warm 0.5 × rival, and 0.25 × before"]
+
+
+def test_the_speed_page_says_where_another_program_is_faster():
+    entries = {
+        "robustly_glm": {"status": "ok"},
+        "slow_one": {"status": "ok", "cold_over_ours": {"median": 2.0}, "warm_over_ours": {"median": 4.0}},
+        "fast_one": {"status": "ok", "cold_over_ours": {"median": 0.5}, "warm_over_ours": {"median": 0.25}},
+        "gone": {"status": "absent", "why": "not installed"},
+    }
+    page = speed.page([{"title": "Counts", "sizes": {"n": 1000}, "ours": "robustly_glm", "entries": entries}])
+    assert "| Counts | n = 1,000 | slow one | 0.5 | 0.25 |" in page
+    assert "Counts (n = 1,000): fast one takes 0.25 of our time." in page
+    assert "gone" not in page

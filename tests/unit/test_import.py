@@ -35,9 +35,27 @@ assert before == {name: getattr(jax.config, name) for name in before}
 assert jax.numpy.ones(1).dtype == "float32"
 """
 
+# Rows in arrays need no language for formulas or models, no frames beside scikit-learn's own, no pictures and no cluster.
+PLAIN = """
+import sys, numpy as np, robustly as rb
+y = np.random.default_rng(0).poisson(2.0, 40)
+rb.RobustPoissonRegression().fit(np.linspace(-1.0, 1.0, 40)[:, None], y).result_.summary()
+loaded = {name for name in ("numpyro", "formulaic", "matplotlib", "numba", "dask", "rich", "robustly.glm.stored") if name in sys.modules}
+assert not loaded, loaded
+"""
 
-@pytest.mark.parametrize("script", [QUIET, AFTER_A_FIT])
-def test_jax_is_left_as_it_was(script):
+LOCALIZE = """
+import sys, robustly as rb
+rb.localize
+loaded = {name for name in ("pandas", "scipy.stats", "sklearn", "matplotlib", "numba", "dask", "formulaic") if name in sys.modules}
+assert not loaded, loaded
+"""
+
+
+@pytest.mark.parametrize(
+    "script", [QUIET, AFTER_A_FIT, PLAIN, LOCALIZE], ids=["import", "fit", "regression", "localize"]
+)
+def test_jax_is_left_as_it_was_and_nothing_is_loaded_before_it_is_needed(script):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
 

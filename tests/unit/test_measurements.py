@@ -4,26 +4,31 @@ import numpy as np
 import pytest
 
 from robustly.result.measurements import Measurements, Seen
+from robustly.rows.arrays import ArrayRows
 
 RNG = np.random.default_rng(4)
 X = np.column_stack([np.ones(12), RNG.normal(size=12)])
 Y = X @ np.array([1.0, -0.5]) + RNG.standard_t(3, size=12)
 
 
-def squares(vector, pull):
+def prior(vector):
+    return -0.5 * float(vector @ vector), -vector, -np.eye(2)
+
+
+def squares(vector, data, weight, pull):
     # The second coefficient enters by its exponential, so that squared errors are no quadratic.
-    away = Y - X @ np.array([vector[0], np.exp(vector[1])])
-    inner = -X * np.array([1.0, np.exp(vector[1])])
+    columns, response = data
+    away = response - columns @ np.array([vector[0], np.exp(vector[1])])
+    inner = -columns * np.array([1.0, np.exp(vector[1])])
     bend = np.zeros((2, 2))
-    bend[1, 1] = -np.sum(2.0 * pull * away * X[:, 1]) * np.exp(vector[1])
-    curve = 2.0 * (inner * pull[:, None]).T @ inner + bend
-    prior = (-0.5 * float(vector @ vector), -vector, -np.eye(2))
-    return Seen(away**2, 2.0 * away[:, None] * inner, curve, prior)
+    bend[1, 1] = -np.sum(2.0 * pull * away * columns[:, 1]) * np.exp(vector[1])
+    return Seen(away**2, 2.0 * away[:, None] * inner, 2.0 * (inner * pull[:, None]).T @ inner + bend)
 
 
 @pytest.mark.parametrize("scale", [None, 0.7])
 def test_derivatives_of_every_law_are_those_of_its_value(scale):
-    rows = Measurements(squares, np.linspace(0.5, 2.0, 12), np.zeros(2, dtype=bool), [(np.zeros(2), 1.0)], scale)
+    kept = ArrayRows((X, Y), np.linspace(0.5, 2.0, 12))
+    rows = Measurements(squares, kept, np.zeros(2, dtype=bool), [(np.zeros(2), 1.0)], scale, prior)
     for law in rows.laws():
         at = law.start(np.array([0.8, -0.3]), 0.9) + 0.05
         _, slope, curve = law.look(at)

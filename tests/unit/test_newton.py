@@ -104,3 +104,11 @@ def test_a_place_without_slope_that_curves_upwards_is_left():
     found = maximize(Function(saddle), np.zeros(2))
     np.testing.assert_allclose(np.abs(found.vector), [np.sqrt(2.0), 0.0], atol=1e-7)
     assert upward(np.diag([-1.0, -2.0]), None) is None
+
+
+def test_a_small_gain_that_rounding_hides_is_not_missed_but_a_fall_is():
+    def climb(value):
+        return maximize(Function(lambda x: (value(x[0]), np.array([3e-3]), -np.eye(1))), np.zeros(1)).outcome.kind
+
+    assert climb(lambda x: -1e-6 * abs(np.sin(1e9 * x))) == "converged"
+    assert climb(lambda x: -x) == "stalled"

@@ -1,13 +1,18 @@
-"""Memory that is free again goes back to the system."""
+"""When does memory that is free again go back to the system? After compiling; not after every chunk of a pass."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
 from threading import Event
 from typing import Any
 
 _compiled = Event()
+
+# glibc's names for what mallopt sets, and what a process keeps at most for its next chunk, in bytes.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT, KEPT_IN_ONE = 1 << 26, 1 << 25
 
 
 def may_have_compiled() -> None:
@@ -20,15 +25,25 @@ def give_back() -> None:
 
     Nothing happens where nothing was compiled since the last time: giving back takes time, and so does asking again.
     """
-    trim = _trim()
+    trim = _from_c("malloc_trim")
     if trim is not None and _compiled.is_set():
         _compiled.clear()
         trim(0)
 
 
 @cache
-def _trim() -> Any:
+def keep_for_next_chunk() -> None:
+    """To be called on workers: Dask starts them with ``MALLOC_TRIM_THRESHOLD_``, and to ask the system again for every array
+    of every chunk takes longer than the arithmetic. Elsewhere glibc finds out by itself."""
+    if "MALLOC_TRIM_THRESHOLD_" in os.environ and (choose := _from_c("mallopt")) is not None:
+        choose(M_TRIM_THRESHOLD, KEPT)
+        choose(M_MMAP_THRESHOLD, KEPT_IN_ONE)
+
+
+@cache
+def _from_c(name: str) -> Any:
+    """A function of C's library; None where it is not glibc."""
     try:
-        return ctypes.CDLL(None).malloc_trim
+        return getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError, TypeError):
-        return None  # not glibc
+        return None

@@ -14,8 +14,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+from robustly._runtime.kept_programs import remove_damaged
+from robustly.errors import FitError
+
 F = TypeVar("F", bound=Callable[..., Any])
 _here = threading.local()
+_process = {"computes": False, "forked": False}
+
+
+def _forked() -> None:
+    _process["forked"] = _process["computes"]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 @contextlib.contextmanager
@@ -27,6 +39,12 @@ def double_precision() -> Iterator[None]:
     if getattr(_here, "inside", False):
         yield
         return
+    if _process["forked"]:
+        raise FitError(
+            "this process was forked from one that had computed with JAX, whose threads do not live on here, so that it would wait "
+            'for ever. Start processes afresh, as multiprocessing.get_context("spawn") does, or fork before the first fit.'
+        )
+    _process["computes"] = True
     with contextlib.ExitStack() as stack:
         stack.enter_context(jax.enable_x64(True))
         for switch in _cache_switches():
@@ -72,6 +90,7 @@ def _cache_switches() -> tuple[Callable[[], Any], ...]:
     directory = cache_directory()
     if directory is None:
         return ()
+    remove_damaged(directory)
     try:
         # The only context-managed form of these settings; without it the cache would have to be set globally.
         from jax._src import config

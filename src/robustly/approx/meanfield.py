@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +32,10 @@ from robustly.approx.base import Approximation
 from robustly.approx.climb import climb
 from robustly.approx.grid import fine_points
 from robustly.errors import ModelError
-from robustly.model.conjugacy import WHOLE, conditional
 from robustly.model.row import Row, RowModel
+
+if TYPE_CHECKING:
+    from robustly.model.conjugacy import Conjugacy
 
 MAX_SWEEPS = 500
 # A sweep that moves no mean by more than this share of it is the last; one Newton step then squares what is left.
@@ -179,6 +181,12 @@ class Factors:
         return Factors(self.families, *lax.stop_gradient((self.tensor, self.begin)))
 
 
+def _structure(model: RowModel) -> Conjugacy:
+    from robustly.model.conjugacy import conditional  # brings NumPyro along, which a regression does without
+
+    return conditional(model)
+
+
 @dataclass(frozen=True)
 class MeanField(Approximation):
     """The parts of a row's local value and its discrete latent as independent: the paper's mode for models with several."""
@@ -186,21 +194,21 @@ class MeanField(Approximation):
     is_bound: ClassVar[bool] = True
 
     def check(self, model: RowModel) -> None:
-        if len(conditional(model).blocks) == 1 and model.latents is None:
+        if len(_structure(model).blocks) == 1 and model.latents is None:
             raise ModelError(
                 "MeanField() takes the latents of a row apart, and these rows have one each, conjugate and with a closed "
                 "form. Use Exact()."
             )
 
     def start(self, model: RowModel) -> np.ndarray:
-        sizes = [len(block.solver) - 1 for block in conditional(model).blocks]
+        sizes = [len(block.solver) - 1 for block in _structure(model).blocks]
         choices = 0 if model.latents is None else len(model.latents)
         # No law has such a parameter, so the first pass begins at the priors.
         return np.full(sum(sizes) - max(sizes) + choices, np.nan)
 
     def factors(self, model: RowModel, vector: Array, row: Row) -> Factors:
         """Everything about one row that the bound depends on."""
-        structure, theta = conditional(model), model.parameters.natural(vector)
+        structure, theta = _structure(model), model.parameters.natural(vector)
         families: tuple[FactorFamily, ...] = tuple(block.family for block in structure.blocks)
         begin = tuple(structure.priors(theta, row))
         if model.latents is None:
@@ -232,7 +240,7 @@ class MeanField(Approximation):
         return self.factors(model, vector, row).energy(means)
 
     def points(self, model: RowModel, vector: Array, row: Row, state: Array) -> tuple[Any, Any]:
-        structure, theta = conditional(model), model.parameters.natural(vector)
+        structure, theta = _structure(model), model.parameters.natural(vector)
         laws = self.factors(model, vector, row).laws(state)
         priors = structure.priors(theta, row)
 
@@ -241,7 +249,8 @@ class MeanField(Approximation):
             local, volume = model.local(u, theta, row)
             given, values = model.prior(theta, row), local
             if len(structure.blocks) == 1:
-                given, values = {WHOLE: given}, {WHOLE: local}
+                name = structure.blocks[0].name
+                given, values = {name: given}, {name: local}
             for part, block in enumerate(structure.blocks):
                 value = values[block.name]
                 moved = jnp.dot(laws[part] - priors[part], block.family.statistics(value))

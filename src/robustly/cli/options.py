@@ -55,6 +55,7 @@ class LocalName(StrEnum):
     predictor = "predictor"
     dispersion = "dispersion"
     label = "label"
+    contaminated = "contaminated"
     none = "none"
 
 

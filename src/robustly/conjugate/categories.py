@@ -69,6 +69,8 @@ class DirichletMultinomial(ConjugatePair):
             method, weights, hyperprior: as in :meth:`BetaBinomial.fit`; ``hyperprior={"concentration": ...}`` or
                 ``method="em"`` use the general search, which suits up to a few hundred categories.
         """
+        if counts is None:
+            raise DataError("DirichletMultinomial has nothing to fit: counts are None. Give one row of counts a row.")
         column = self.read(counts)["counts"]
         return self._search(column, method, weights, hyperprior)
 
@@ -102,7 +104,7 @@ class DirichletMultinomial(ConjugatePair):
         if sparse.issparse(counts):
             column = SparseColumn(counts)
             values, width = column.matrix.data, column.shape[1]
-            bad = ~np.isfinite(values) | (values < 0) | (values != np.floor(values))
+            bad = ~np.isfinite(values) | (values < 0) | (values != np.floor(values)) | (values > 2.0**53)
             if bad.any():
                 row = int(np.searchsorted(column.matrix.indptr, np.flatnonzero(bad)[0], side="right")) - 1
                 raise SupportError(f"counts hold {values[bad][0]} in row {row}, but counts are whole numbers from 0.")
@@ -111,12 +113,12 @@ class DirichletMultinomial(ConjugatePair):
         else:
             column = read_matrix("counts", counts)
             width = column.shape[1]
-            bad = np.argwhere((column < 0) | (column != np.floor(column)))
+            bad = np.argwhere((column < 0) | (column != np.floor(column)) | (column > 2.0**53))
             if len(bad):
                 row, place = bad[0]
                 raise SupportError(
                     f"counts hold {column[row, place]} in row {row}, column {place}, but counts are whole numbers "
-                    "from 0. Correct or drop that row."
+                    "from 0 to 2**53. Correct or drop that row."
                 )
             total = column.sum()
         if len(column) == 0:

@@ -19,7 +19,7 @@ from robustly.conjugate.base import ClassicalModel, Columns, SciPyLaw, Theta, po
 from robustly.conjugate.chances import INF, BetaPair
 from robustly.conjugate.fitting import ConjugatePair
 from robustly.conjugate.gammas import gamma_evidence, log_rising
-from robustly.conjugate.reading import read_counts, read_covariates, read_positive, refuse_collinear
+from robustly.conjugate.reading import read_counts, read_covariates, read_positive, refuse_collinear, refuse_where
 from robustly.errors import DataError, ModelError
 from robustly.result.fit import Fit
 from robustly.rows.distinct import Table
@@ -283,6 +283,7 @@ class BetaNegativeBinomial(BetaPair):
             rows = len(columns["failures"])
         given = np.atleast_1d(size) if rows is None else size
         columns["size"] = read_positive("size", given, rows=rows, what="numbers of successes waited for")
+        refuse_where("size", columns["size"], columns["size"] > 2.0**53, "whole numbers are exact only up to 2**53")
         if np.all(columns["size"] == np.floor(columns["size"])):
             columns["size"] = columns["size"].astype(np.int64)
         return columns

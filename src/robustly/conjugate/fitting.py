@@ -12,7 +12,7 @@ from robustly._runtime.precision import in_double_precision
 from robustly.conjugate.base import PairDefinition
 from robustly.conjugate.problem import PairProblem, Penalty, SharedValue, model_of
 from robustly.conjugate.result import boundary_fit, interior_fit
-from robustly.errors import FitError, ModelError, did_you_mean, names
+from robustly.errors import DataError, FitError, ModelError, did_you_mean, names
 from robustly.fit.em import em
 from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Outcome, Stop, warn_unless_converged
@@ -50,6 +50,8 @@ class ConjugatePair(PairDefinition):
     @in_double_precision
     def _fit_to(self, given: Sequence[Any], method: str, weights: Any, hyperprior: Mapping[str, Any] | None) -> Fit:
         """Fit to what :meth:`read` takes; whole numbers elsewhere stay there, and only how often each one is comes here."""
+        if given[0] is None:
+            raise DataError(f"{type(self).__name__} has nothing to fit: the data are None. Give one value a row.")
         table = stored_table(self.read, given, weights)
         if table is not None:
             return fit_pair(self, table, method, hyperprior)

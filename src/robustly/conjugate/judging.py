@@ -18,13 +18,17 @@ from robustly.errors import ModelError
 from robustly.result.measurements import Measurements, Seen
 from robustly.result.outliers import Candidate, Judgement, judge
 from robustly.result.two_part import TwoPart
+from robustly.rows.arrays import ArrayRows
 from robustly.rows.distinct import Table
+from robustly.rows.store import Data
 
 CONSISTENT = 1.4826  # A normal's standard deviation over its median absolute deviation.
 WIDTHS_OF_LOCALS = (float(np.log(3.0)), 0.7)
 # A weak prior on the logarithm of the locals' relative spread in the core; and how much narrower than the fit it is climbed from.
 SPREAD = (float(np.log(0.5)), 1.5)
 NARROWER = (1.0, 0.3)
+# Rows that are looked at together.
+AT_ONCE = 1 << 14
 
 Tails = Callable[[Mapping[str, Any] | None], np.ndarray]
 
@@ -54,13 +58,14 @@ def _measurements(table: Table, given: Mapping[str, Any]) -> Judgement:
     narrow = CONSISTENT * float(np.median(np.abs(x - middle))) or size
     own = lambda place: [] if "loc" in fixed else [place]
 
-    def squares(vector: np.ndarray, pull: np.ndarray) -> Seen:
-        away = x - (vector[0] if len(vector) else mean)
+    def squares(vector: np.ndarray, data: Data, weight: np.ndarray, pull: np.ndarray) -> Seen:
+        away = data[0] - (vector[0] if len(vector) else mean)
         return Seen(away**2, -2.0 * away[:, None][:, : len(vector)], 2.0 * pull.sum() * np.eye(len(vector)))
 
     starts = [(np.array(own(middle)), narrow), (np.array(own(mean)), size)]
+    rows = ArrayRows((x,), weight, AT_ONCE, padded=False)
     return Measurements(
-        squares, weight, np.zeros(len(own(mean)), dtype=bool), starts, fixed.get("scale") and float(fixed["scale"])
+        squares, rows, np.zeros(len(own(mean)), dtype=bool), starts, fixed.get("scale") and float(fixed["scale"])
     ).judge()
 
 

@@ -86,6 +86,8 @@ class NormalNormal(ConjugatePair):
                 given one; it needs equal variances.
             weights, hyperprior: how often each row counts; NumPyro distributions by name of a hyperparameter.
         """
+        if means is None:
+            raise DataError(f"{type(self).__name__} has nothing to fit: the data are None. Give one value a row.")
         columns = self.read(means, variances, design)
         if design is not None:
             refuse_collinear(columns["design"])

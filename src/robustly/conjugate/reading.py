@@ -9,11 +9,17 @@ import numpy as np
 from robustly.errors import DataError, SupportError
 from robustly.rows.anywhere import in_memory_if_stored
 from robustly.rows.arrays import make_rows
+from robustly.rows.labels import as_numbers
+
+# Squares of larger numbers, and of what is divided by smaller ones, are beyond floating point when they are added up.
+LARGEST_NUMBER = 1e100
+OUT_OF_RANGE = f"numbers lie between {1 / LARGEST_NUMBER:g} and {LARGEST_NUMBER:g} in size"
+RESCALE = "Divide the column by a common scale, or drop that row."
 
 
 def read_numbers(name: str, values: Any, *, rows: int | None = None) -> np.ndarray:
     """One number a row, finite; a single number stands for all rows when their count is known."""
-    values = in_memory_if_stored(values)
+    values = as_numbers(in_memory_if_stored(values), name)
     if rows is not None and np.ndim(values) == 0:
         values = np.full(rows, values)
     (array,) = make_rows([values], [name]).data
@@ -23,6 +29,8 @@ def read_numbers(name: str, values: Any, *, rows: int | None = None) -> np.ndarr
         raise DataError(f"{name} has shape {array.shape}, but one number a row is needed. Pass one column.")
     if rows is not None and len(array) != rows:
         raise DataError(f"{name} has {len(array)} rows, but the data have {rows}. Give one number a row.")
+    if array.dtype.kind == "f":
+        refuse_where(name, array, np.abs(array) > LARGEST_NUMBER, OUT_OF_RANGE, RESCALE)
     return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 
@@ -35,7 +43,11 @@ def read_matrix(name: str, values: Any, *, rows: int | None = None) -> np.ndarra
         raise DataError(f"{name} has shape {array.shape}, but a table of rows and columns is needed.")
     if rows is not None and len(array) != rows:
         raise DataError(f"{name} has {len(array)} rows, but the data have {rows}.")
-    return array.astype(float)
+    if not array.shape[1]:
+        raise DataError(f"{name} has no columns; one or more are needed.")
+    array = array.astype(float)
+    refuse_where(name, array, (np.abs(array) > LARGEST_NUMBER).any(axis=1), OUT_OF_RANGE, RESCALE)
+    return array
 
 
 def read_counts(name: str, values: Any, *, rows: int | None = None, least: int = 0, what: str = "counts") -> np.ndarray:
@@ -44,15 +56,15 @@ def read_counts(name: str, values: Any, *, rows: int | None = None, least: int =
     refuse_where(name, array, array < least, f"{what} start at {least}")
     if array.dtype.kind == "f":
         refuse_where(name, array, array != np.floor(array), f"{what} are whole numbers")
-        refuse_where(name, array, array > 2.0**53, "whole numbers are exact only up to 2**53")
-        array = array.astype(np.int64)
-    return array
+    refuse_where(name, array, array > 2**53, "whole numbers are exact only up to 2**53")
+    return array.astype(np.int64)
 
 
 def read_positive(name: str, values: Any, *, rows: int | None = None, what: str) -> np.ndarray:
     """Numbers above 0."""
     array = read_numbers(name, values, rows=rows)
     refuse_where(name, array, array <= 0, f"{what} are above 0")
+    refuse_where(name, array, array < 1 / LARGEST_NUMBER, OUT_OF_RANGE, RESCALE)
     return array.astype(float)
 
 

@@ -120,7 +120,13 @@ class PairSource(Source):
             )
         found = components(self)
         laws = [self.posterior_at(self.model.theta(jnp.asarray(v)), columns, None).law for v, _ in found]
-        return MixedPosterior(laws, np.array([w for _, w in found]), place)
+        # Priors at the ends of the grid may be too narrow or wide for numbers to tell.
+        known = [number for number, law in enumerate(laws) if not np.isnan(law.mean()).any()]
+        if not known:
+            raise FitError(
+                "no prior near the fitted one has a posterior that numbers can hold. Ask posterior() instead."
+            )
+        return MixedPosterior([laws[one] for one in known], np.array([found[one][1] for one in known]), place)
 
     @in_double_precision
     def shrinkage(self) -> pd.DataFrame:

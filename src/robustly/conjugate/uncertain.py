@@ -18,7 +18,7 @@ import numpy as np
 from jax import Array
 
 from robustly.conjugate.base import PairDefinition, Theta
-from robustly.errors import ModelError
+from robustly.errors import FitError, ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.outcome import Stop
 
@@ -95,6 +95,11 @@ def components(source: PairSource) -> list[tuple[np.ndarray, float]]:
     for vector, curve, weight in grid:
         if weight > best - DROP:
             found += _cubature(vector, _padded(curve, parameters.size, rest), rest, float(np.exp(weight - best)))
+    if not found:
+        raise FitError(
+            f"posteriors of {type(pair).__name__} cannot be averaged over its prior: no spread near the fitted one has a finite "
+            "evidence. Look at the data and weights for extreme values, or ask posterior()."
+        )
     return found
 
 

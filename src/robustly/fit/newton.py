@@ -44,6 +44,11 @@ SHORTENINGS = 12
 SHORTEST = 1e-12
 CLIFF = 100.0
 
+# What the shortest of these steps changes is the objective's rounding: a small gain of no more than so many times that is
+# not there to be had.
+ROUNDED = 30.0
+SMALL_GAIN = 1e-3
+
 # A place without slope is a saddle if some direction curves upwards by this share of what its entries do alone. Less than
 # half a nat within FAR of it is not worth leaving for.
 RISING = 1e-3
@@ -105,6 +110,7 @@ class Newton:
         self.far = problem.cheaper is Effort.ROUGH
         self.measured = self.exact = True
         self.fast = False
+        self.rounding = 0.0
         self._here(self._look(self.x, problem.cheaper if self.far else Effort.FULL))
         if not np.isfinite(self.value) or not np.all(np.isfinite(self.slope)):
             self._note(self.value, np.nan, 0.0)
@@ -212,8 +218,8 @@ class Newton:
             self._here(self._look(self.x, Effort.FULL))
             self._aim()
             return
-        noise = 1e-11 * max(1.0, abs(self.value))
-        if last or self.gain < max(1e-6, noise):
+        noise = max(1e-6, 1e-11 * abs(self.value), min(SMALL_GAIN, ROUNDED * self.rounding))
+        if last or self.gain < noise:
             if not self._leaves_saddle():
                 self._end(self._converged())
             return
@@ -253,6 +259,8 @@ class Newton:
             finite = finite and (look.curve is None or np.all(np.isfinite(look.curve)))
             if finite and look.value >= self.value + 1e-4 * length * expected - noise:
                 return ahead, look, length
+            if finite:
+                self.rounding = abs(look.value - self.value)
             length *= 0.3
             # A step that fell off a cliff is no try: counts of e³⁵ beside zeros make first steps of 1e9 where 1 would do.
             if final or (finite and look.value > self.value - CLIFF * expected):
@@ -283,9 +291,9 @@ def upward(curve: np.ndarray, constrained: np.ndarray | None) -> np.ndarray | No
     if curve.size == 0:
         return None
     unit, matrix = _in_units(curve)
-    values, vectors = np.linalg.eigh(matrix)
-    if values[0] > -RISING:
+    if not lapack.dpotrf(matrix + RISING * np.eye(len(matrix)))[1]:
         return None
+    values, vectors = np.linalg.eigh(matrix)
     step = unit * vectors[:, 0] / np.sqrt(-values[0])
     return _capped(step, constrained, LEAP) if np.max(np.abs(step)) <= FAR else None
 

@@ -1,15 +1,13 @@
 """One pass over the rows: evidences, and their sums, slopes and curvatures, for any row model and approximation.
 
-Parameters reach a row in one of two ways. Of a traced program a whole chunk is compiled as one function of the parameter
-vector; the few numbers by which parameters enter a row are found by a cut through the program. A model that states its
-:class:`~robustly.model.row.View` (a regression's linear predictor) has its numbers computed, and its derivatives carried
-back to the vector, by plain linear algebra, and only what happens within rows is compiled.
+A whole chunk is compiled as one function of the parameter vector; the few numbers by which parameters enter a row are found by
+a cut through the program. Models that state how parameters enter their rows have passes of their own:
+:mod:`robustly.fit.view_passes`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -21,11 +19,12 @@ from jax.flatten_util import ravel_pytree
 from jax.scipy.special import logsumexp
 
 from robustly._runtime.compiled import one_thread
+from robustly._runtime.lasting import lasting_name
 from robustly._runtime.precision import double_precision
 from robustly.approx.base import Approximation
-from robustly.approx.moments import Moments, second_order
+from robustly.approx.moments import Moments
 from robustly.model.parameter_cut import Cut, cut_parameters
-from robustly.model.row import Row, RowModel, View
+from robustly.model.row import Row, RowModel
 from robustly.rows.store import ByUnit, Data, Rows, Sums
 
 # Moments of more numbers than these take longer to compile than the pass that differentiates the whole.
@@ -82,7 +81,12 @@ class Passes:
     def _compiled(self, function: Callable[..., Chunk], again: Callable[..., Any], what: Any) -> ChunkPass:
         """Compiled for one thread; ``again(passes, what)`` gives the same in another process."""
         begin = lambda theta, data, count: self.begin(count)
-        return ChunkPass(one_thread(function), begin, (again, (self, what)))
+        name = (
+            lasting_name("chunk", self.model.made_by, self.approx, again.__qualname__, what)
+            if self.model.made_by
+            else None
+        )
+        return ChunkPass(one_thread(function, name), begin, (again, (self, what)))
 
     def begin(self, count: int) -> np.ndarray:
         """The states of so many rows before the first pass."""
@@ -304,151 +308,3 @@ def weighed(weight: Array, each: Array) -> Array:
 def passes(model: RowModel, approx: Approximation) -> Passes:
     """The compiled passes of this model and approximation, made once."""
     return Passes(model, approx)
-
-
-# ---------------------------------------------------------------------- models that state their view
-
-
-def pairs(size: int) -> list[tuple[int, int]]:
-    """The entries of a symmetric matrix on and below its diagonal."""
-    return [(i, j) for i in range(size) for j in range(i + 1)]
-
-
-class RowKernel:
-    """What happens within rows, compiled: functions of the numbers that a view has made of the parameters.
-
-    Numbers are a tuple of arrays by row, or of single values where all rows share them. Get it from :func:`row_kernel`.
-    """
-
-    def __init__(self, model: RowModel, approx: Approximation) -> None:
-        approx.check(model)
-        self.model, self.approx = model, approx
-        _ = model.parameters  # read now, as above
-        self._kept: dict[Any, Callable[..., Any]] = {}
-        self.samplers: dict[Any, dict[Any, Any]] = {}
-        """Compiled samplers of posteriors, by what else they depend on."""
-
-    def __reduce__(self) -> Any:
-        return row_kernel, (self.model, self.approx)
-
-    def by_row(self, function: Callable[..., Any], numbers: tuple[Array, ...], *more: Any) -> Callable[..., Any]:
-        """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs."""
-        axes = tuple(0 if np.ndim(number) else None for number in numbers)
-        place = (function, axes, more)
-        if place not in self._kept:
-            self._kept[place] = one_thread(jax.vmap(partial(function, self), (axes, 0, 0, *more)))
-        return self._kept[place]
-
-    def curves(self, numbers: tuple[Array, ...], row: Data, state: Array, rough: bool) -> tuple[Any, Any, Any, Any]:
-        """Every row's evidence, its slopes and curvatures (as :func:`pairs` orders them) in the numbers, and its state."""
-        return self.by_row(RowKernel._curves, numbers, None)(numbers, row, state, rough)
-
-    def _curves(self, numbers: tuple[Array, ...], row: Row, state: Array, rough: Any) -> tuple[Any, Any, Any, Any]:
-        state = jax.lax.stop_gradient(self.approx.find_mode(self.model, numbers, row, state.astype(float)))
-        finish = lambda u, some: self.model.log_joint(u, self.model.parameters.natural(tuple(some)), row, None)
-        found = self.approx.moments(self.model, finish, numbers, row, None, state, rough)
-        curve = jnp.stack([found.curve[i, j] for i, j in pairs(len(numbers))])
-        return found.evidence, found.score, curve, state
-
-    def expected(self, numbers: tuple[Array, ...], row: Data, state: Array, at: tuple[Any, ...]) -> tuple[Any, ...]:
-        """As :meth:`curves`, of what EM maximises: the expected log density under posteriors found at the numbers `at`."""
-        axes = tuple(0 if np.ndim(number) else None for number in numbers)
-        return self.by_row(RowKernel._expected, numbers, axes)(numbers, row, state, at)
-
-    def _expected(self, numbers: tuple[Array, ...], row: Row, state: Array, at: Array) -> tuple[Any, Any, Any, Any]:
-        some = lambda *given: self.approx.expected(self.model, given, at, row, state.astype(float))
-        value, slope, curve = second_order(some, numbers)
-        return value, jnp.stack(slope), jnp.stack([curve[i, j] for i, j in pairs(len(numbers))]), state
-
-    def values(self, numbers: tuple[Array, ...], row: Data, state: Array) -> tuple[Any, Any]:
-        """Every row's evidence alone, and its state."""
-        return self.by_row(RowKernel._value, numbers)(numbers, row, state)
-
-    def _value(self, numbers: tuple[Array, ...], row: Row, state: Array) -> tuple[Any, Any]:
-        state = jax.lax.stop_gradient(self.approx.find_mode(self.model, numbers, row, state.astype(float)))
-        return self.approx.evidence(self.model, numbers, row, state), state
-
-    def posterior(self, numbers: tuple[Array, ...], row: Data, state: Array, levels: Array) -> tuple[Any, Any, Any]:
-        """Mean, standard deviation and quantiles of every row's own value."""
-        return self.by_row(RowKernel._posterior, numbers, None)(numbers, row, state, levels)
-
-    def _posterior(self, numbers: tuple[Array, ...], row: Row, state: Array, levels: Array) -> tuple[Any, Any, Any]:
-        state = self.approx.find_mode(self.model, numbers, row, state.astype(float))
-        u, log_share = self.approx.points(self.model, numbers, row, state)
-        share = jnp.exp(log_share)
-        natural = self.model.parameters.natural(numbers)
-        own = jax.vmap(lambda point: self.model.local(point, natural, row)[0])(u)
-        mean = share @ own
-        sd = jnp.sqrt(jnp.maximum(share @ (own - mean) ** 2, 0.0))
-        return mean, sd, weighted_quantiles(own, share, levels)
-
-
-@lru_cache(maxsize=64)
-def row_kernel(model: RowModel, approx: Approximation) -> RowKernel:
-    """The compiled functions of this model's rows, made once."""
-    return RowKernel(model, approx)
-
-
-def view_pass(view: View, curves: Callable[..., tuple[Any, Any, Any, Any]], kernel: RowKernel) -> ChunkPass:
-    """A pass of a model that states its view; theta is (what the view makes of the vector, what else `curves` takes).
-
-    `curves` is :meth:`RowKernel.curves`, or one that gives the same some other way.
-    """
-
-    def begin(theta: Any, data: Data, count: int) -> np.ndarray:
-        return kernel.approx.start_at(kernel.model, view.seen(data), view.enter(theta[0], data)[0], count)
-
-    def run(theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
-        at, more = theta
-        with np.errstate(all="ignore"):  # Places too far out are told by values that are not finite.
-            more = view.enter(more, data)[0] if curves == kernel.expected else more
-            numbers, entered = view.enter(at, data)
-            *parts, state = curves(numbers, view.seen(data), state, more)
-            value, slope, curve = (np.asarray(part) for part in parts)
-            total = np.where(weight > 0, weight * value, 0.0).sum()
-            sums = {"value": total, **view.pull_back(entered, slope, curve, weight)}
-        # A warm start needs no more digits, and this is the one thing kept by row from pass to pass.
-        return sums, {"evidence": value}, None if state is None else np.asarray(state).astype(np.float32)
-
-    return ChunkPass(run, begin, (view_pass, (view, curves, kernel)))
-
-
-def view_values(view: View, kernel: RowKernel) -> ChunkPass:
-    """As :func:`view_pass`, for evidences alone; theta is what the view makes of the vector."""
-
-    def begin(theta: Any, data: Data, count: int) -> np.ndarray:
-        return kernel.approx.start_at(kernel.model, view.seen(data), view.enter(theta, data)[0], count)
-
-    def run(theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
-        with np.errstate(all="ignore"):
-            value, state = kernel.values(view.enter(theta, data)[0], view.seen(data), np.asarray(state, np.float32))
-            total = np.where(weight > 0, weight * np.asarray(value), 0.0).sum()
-        return {"value": total}, {"evidence": value}, np.asarray(state).astype(np.float32)
-
-    return ChunkPass(run, begin, (view_values, (view, kernel)))
-
-
-@dataclass(frozen=True, eq=False)
-class KernelPass:
-    """A pass over what the kernel says of rows: ``run(numbers, row, state)``, and what ``finish(data, weight, found)`` makes of it.
-
-    Without `finish` it comes by row, under the numbers of its parts.
-    """
-
-    view: View
-    kernel: RowKernel
-    run: Callable[..., Any]
-    more: tuple[Any, ...] = ()
-    finish: Callable[[Data, np.ndarray, tuple[Any, ...]], dict[str, Any]] | None = None
-
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
-        with double_precision(), np.errstate(all="ignore"):
-            numbers, _ = self.view.enter(theta, data)
-            row = self.view.seen(data)
-            if state is None:
-                state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(weight))
-            found = self.run(numbers, row, np.asarray(state, dtype=np.float32), *self.more)
-            found = found if isinstance(found, tuple) else (found,)
-            if self.finish is None:
-                return {}, {str(i): part for i, part in enumerate(found)}, None
-            return self.finish(data, weight, tuple(np.asarray(part) for part in found)), {}, None

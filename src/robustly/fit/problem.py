@@ -20,7 +20,8 @@ from robustly.errors import FitError, ModelError
 from robustly.fit.newton import Function, maximize
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
-from robustly.fit.passes import Passes, RowKernel, passes, row_kernel, view_pass, view_values, with_prior
+from robustly.fit.passes import Passes, passes, with_prior
+from robustly.fit.view_passes import RowKernel, row_kernel, view_pass, view_values
 from robustly.model.row import RowModel, View
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.store import ByUnit, Pass, Rows, Slot, Sums

@@ -276,7 +276,8 @@ class DofRates:
         """Slopes (K,) and curvatures (K + 1,) of a block."""
         if logs is None or pull is None or not self.finite.all():
             d = self.dim
-            at_normal = 0.25 * distance * (distance - 2.0 * d) + 0.25 * d * (d - 2.0)
+            near = np.minimum(distance, 1e150)
+            at_normal = 0.25 * near * (near - 2.0 * d) + 0.25 * d * (d - 2.0)
         if logs is None or pull is None:
             return np.einsum("kb,kb->k", share, at_normal), np.zeros(len(self.nu) + 1)
         rate = 0.5 * (self.level - logs - pull)

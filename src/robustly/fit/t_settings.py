@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from robustly._runtime.settings import check_whole, is_real_number
 from robustly.errors import ModelError
 from robustly.fit.t_start import column_spread
 from robustly.model.scale_matrices import KINDS
@@ -21,21 +21,16 @@ LARGEST_VALUE = 1e140
 def check_t_settings(model: Any, counts: Mapping[str, int], normal: str) -> None:
     """Raise a ModelError for a setting that cannot be followed; `counts` has further whole numbers and their least values."""
     for name, least in {"n_components": 1, "max_iter": 0, "n_init": 1, **counts}.items():
-        value = getattr(model, name)
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-            raise ModelError(f"{name} is a whole number of {least} or more; got {value!r}.")
-    if model.covariance_type not in KINDS:
+        check_whole(name, getattr(model, name), least)
+    if not isinstance(model.covariance_type, str) or model.covariance_type not in KINDS:
         raise ModelError(f"covariance_type is one of {', '.join(KINDS)}; got {model.covariance_type!r}.")
     if not is_real_number(model.tol) or not 0 <= model.tol < np.inf:
         raise ModelError(f"tol is a number of 0 or more; got {model.tol!r}.")
     if model.reg_covar is not None and (not is_real_number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
         raise ModelError(f"reg_covar is None or a number of 0 or more; got {model.reg_covar!r}.")
-    if model.dof != "fit" and (not is_real_number(model.dof) or not model.dof > 0):
+    fitted = isinstance(model.dof, str) and model.dof == "fit"
+    if not fitted and (not is_real_number(model.dof) or not model.dof > 0):
         raise ModelError(f'dof is "fit", a positive number, or numpy.inf for {normal}; got {model.dof!r}.')
-
-
-def is_real_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and not np.isnan(float(value))
 
 
 def floor_of(X: np.ndarray | Rows, dim: int, kind: str, reg_covar: float | None) -> np.ndarray:

@@ -10,26 +10,22 @@ from sklearn.base import BaseEstimator, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from robustly._runtime.estimator import with_parameters
+from robustly._runtime.estimator import as_before_if_stopped, with_parameters
 from robustly.errors import DataError, ModelError, PersistError, names
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_frames import refuse_other_length
-from robustly.glm.grouped.design import INTERCEPT, group_design
-from robustly.glm.grouped.fit import fit_grouped
-from robustly.glm.grouped.result import mixed_of
 from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Expecting, GLMPredictive, of_kind
 from robustly.glm.result import regression_of
-from robustly.glm.stored import stored_design, stored_predictor
 from robustly.model.linear import Design, Given, read_design, read_offset
 from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved
 from robustly.rows.anywhere import as_stored
-from robustly.rows.groups import group_rows
 from robustly.rows.labels import (
     RowLabels,
+    as_floats,
     as_numbers,
     check_na_action,
     labels_of_rows,
@@ -76,6 +72,8 @@ class GLMEstimator(BaseEstimator):
         classes: tuple[Any, ...] = (),
     ) -> Design:
         """Columns that are not in memory: what goes along with them are names of columns, or columns of the same rows."""
+        from robustly.glm.stored import stored_design
+
         given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
         design = stored_design(X, y, given, intercept=self.fit_intercept, ridge=self.alpha, classes=classes)
         self.n_features_in_ = design.width
@@ -99,7 +97,9 @@ class GLMEstimator(BaseEstimator):
         action = self.na_action
         check_na_action(action)
         matrix = validate_data(self, as_numbers(X, "X"), accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
-        beside = {"y": y, "sample_weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
+        given = {"y": y, "sample_weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
+        called = {"sample_weight": "weights"}
+        beside = {name: as_numbers(one, called.get(name, name)) for name, one in given.items()}
         labels = labels_of_rows(X)
         if action == "raise":
             return matrix, beside, labels
@@ -119,7 +119,7 @@ class GLMEstimator(BaseEstimator):
             matrix,
             y,
             terms,
-            intercept=self.fit_intercept,
+            intercept=bool(self.fit_intercept),
             weight=sample_weight,
             offset=offset,
             exposure=exposure,
@@ -135,6 +135,8 @@ class GLMEstimator(BaseEstimator):
     def _predictor(self, X: Any, offset: Given = None, exposure: Given = None) -> np.ndarray:
         stored = as_stored(X)
         if stored is not None:
+            from robustly.glm.stored import stored_predictor
+
             check_is_fitted(self)
             return stored_predictor(stored, self._names_in(), regression_of(self.result_).fitted, offset, exposure)
         matrix = self._matrix(X)
@@ -146,6 +148,8 @@ class GLMEstimator(BaseEstimator):
         """The predictive distribution of every row, averaged over rows' or groups' own values: mean, sd, quantile …"""
         check_is_fitted(self)
         if self.result_.unit:
+            from robustly.glm.grouped.result import mixed_of
+
             matrix = self._matrix(X)
             return mixed_of(self.result_).with_intercepts(
                 matrix, read_offset(offset, exposure, matrix.shape[0]), groups, trials
@@ -193,11 +197,6 @@ class GLMEstimator(BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file; read it with ``rb.load``."""
         check_is_fitted(self)
-        if self.result_.unit:
-            raise PersistError(
-                "an estimator fitted with groups is not kept in a file. Keep its numbers with model.result_.save(path), or fit by "
-                'formula, rb.glm("y ~ x + (1 | g)", data), whose file predicts known and new groups.'
-            )
         params = {}
         for name, value in self.get_params(deep=False).items():
             if isinstance(value, Family):
@@ -266,6 +265,7 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         """
         return self._fit(X, y, sample_weight, offset, exposure, groups=groups, checkpoint=checkpoint)
 
+    @as_before_if_stopped
     def _fit(
         self,
         X: Any,
@@ -296,6 +296,10 @@ class RowRegressor(RegressorMixin, GLMEstimator):
 
     def _fit_groups(self, design: Design, family: Family, groups: Any, labels: RowLabels) -> Fit:
         """Rows whose groups have intercepts of their own."""
+        from robustly.glm.grouped.design import INTERCEPT, group_design
+        from robustly.glm.grouped.fit import fit_grouped
+        from robustly.rows.groups import group_rows
+
         asked = self._options()
         refuse_other_length(len(design), "groups", groups)
         given = group_design(design, group_rows(groups), np.ones((len(design), 1)), (INTERCEPT,), ((0, 0),))
@@ -329,6 +333,8 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         """
         stored = as_stored(X)
         if stored is not None:
+            from robustly.glm.stored import stored_predictor
+
             check_is_fitted(self)
             fitted, asked = regression_of(self.result_).fitted, self.predict_kind if kind is None else kind
             return stored_predictor(stored, self._names_in(), fitted, offset, exposure, asked)
@@ -367,12 +373,7 @@ def response_of(X: Any, y: Any, family: Family) -> np.ndarray:
         )
     response = column_or_1d(y, warn=True)
     check_consistent_length(X, response)
-    if response.dtype == object:
-        try:
-            response = response.astype(np.float64)
-        except (TypeError, ValueError) as error:
-            raise DataError(f"y holds something that is not a number: {error}.") from None
-    return response
+    return as_floats(response, "y") if response.dtype == object else response
 
 
 def refuse_text_columns(X: Any) -> None:
@@ -400,7 +401,12 @@ def keep_fit(model: GLMEstimator, result: Fit) -> None:
     """Give an estimator its result, and the fitted numbers under scikit-learn's names."""
     model.result_ = result
     model.n_iter_ = max(1, len(result.history))
-    fitted = mixed_of(result).fitted if result.unit else regression_of(result).fitted
+    if result.unit:
+        from robustly.glm.grouped.result import mixed_of
+
+        fitted: Any = mixed_of(result).fitted
+    else:
+        fitted = regression_of(result).fitted
     first = int(fitted.intercept)
     model.coef_ = fitted.coefficients[first:]
     model.intercept_ = float(fitted.coefficients[0]) if first else 0.0

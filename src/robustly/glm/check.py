@@ -220,7 +220,7 @@ def _check_shared(law: Law) -> float:
 
 def _law_slopes(law: Law, phi: Any, y: np.ndarray, trials: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Evidence of rows, and how far its slopes are off; infinitely where a derivative is not finite."""
-    from robustly.fit.passes import row_kernel
+    from robustly.fit.view_passes import row_kernel
 
     kernel = row_kernel(row_model(law), approximation(law, None))
     step = 1e-4

@@ -99,7 +99,7 @@ def _judge_separation(found: Found) -> Found:
         return found
     seen = -found.optimum.curve[: design.size, : design.size] / design.rows.total_weight
     values, vectors = np.linalg.eigh(seen)
-    if values[0] > 1e-6:
+    if not len(values) or values[0] > 1e-6:
         return found
     run = np.abs(design.to_coefficients @ vectors[:, 0])
     which = [term for term, size in zip(design.terms, run) if size > 1e-3 * run.max()]

@@ -14,9 +14,9 @@ import numpy as np
 
 from robustly.fit.newton import Watch
 from robustly.fit.outcome import Outcome
-from robustly.fit.passes import pairs
 from robustly.fit.problem import Found, Limit
 from robustly.fit.search import search
+from robustly.fit.view_passes import pairs
 from robustly.glm.classical import ClassicalEdges, ClassicalLimit, classical_limit, least_squares
 from robustly.glm.families import Bernoulli, Binomial, Normal
 from robustly.glm.local import (

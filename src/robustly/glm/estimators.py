@@ -16,7 +16,6 @@ from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, 
 from robustly.glm.logistic import RobustLogisticRegression
 from robustly.glm.named import as_family
 from robustly.glm.result import regression_of
-from robustly.glm.saved_fits import from_saved
 from robustly.model.linear import Given
 
 
@@ -178,6 +177,9 @@ class RobustGLM(RowRegressor, OwnPredictors):
 
 def load_estimator(meta: dict[str, Any], arrays: dict[str, np.ndarray], family: Family | None = None) -> Any:
     """An estimator as ``save`` wrote it."""
+    from robustly.glm.grouped.saved import from_saved as mixed_from_saved
+    from robustly.glm.saved_fits import from_saved
+
     known = {
         made.__name__: made
         for made in (RobustLinearRegression, RobustPoissonRegression, RobustLogisticRegression, RobustGLM)
@@ -191,7 +193,7 @@ def load_estimator(meta: dict[str, Any], arrays: dict[str, np.ndarray], family: 
     model.n_features_in_ = meta["features"]
     if "feature_names" in meta:
         model.feature_names_in_ = np.array(meta["feature_names"], dtype=object)
-    keep_fit(model, from_saved(meta["fit"], arrays, family))
+    keep_fit(model, (mixed_from_saved if "effects" in meta["fit"] else from_saved)(meta["fit"], arrays, family))
     if "classes" in meta:
         model.classes_ = np.array(meta["classes"])
         model._single = meta["fit"]["family"] == "bernoulli"

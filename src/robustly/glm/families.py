@@ -351,7 +351,8 @@ def stirling_rest(y: Array) -> Array:
     from scipy.special import gammaln
 
     large = np.maximum(y, 15.0)
-    series = 1 / (12 * large) - 1 / (360 * large**3) + 1 / (1260 * large**5) - 1 / (1680 * large**7)
+    part = 1.0 / large
+    series = part / 12 - part**3 / 360 + part**5 / 1260 - part**7 / 1680
     small = np.minimum(y, 15.0)
     direct = gammaln(small + 1.0) - (small + 0.5) * np.log(small) + small - 0.5 * LOG_2PI
     return np.where(y > 15.0, series, direct)

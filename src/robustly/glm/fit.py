@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.settings import check_real, check_whole, is_real_number
 from robustly.errors import IdentifiabilityWarning, ModelError
 from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import Stop, warn_unless_converged
@@ -96,13 +97,11 @@ def fit_glm(
         # Four degrees of freedom are for priors of the predictor; Student-t errors have theirs fitted.
         dof = None if local == "dispersion" else 4.0
     if "dof" in law.names and dof is not None:
-        if not dof > 0:
-            raise ModelError(f"dof, the degrees of freedom, is above 0, or None to fit it; got {dof}.")
-        held["dof"] = float(dof)
+        held["dof"] = check_real("dof", dof, "a number above 0, or None to fit it", 0.0, ends=False)
     if spread is not None:
         held["spread"] = _held_spread(spread, law)
-    if not tol > 0 or max_iter < 1:
-        raise ModelError(f"tol is above 0 and max_iter at least 1; got {tol} and {max_iter}.")
+    check_real("tol", tol, "a number above 0", 0.0, ends=False)
+    check_whole("max_iter", max_iter, 1)
     plan = Plan(
         law, _nodes_of(approx), held, as_hyperprior(hyperprior) if "spread" in law.names else None, Stop(tol, max_iter)
     )
@@ -172,9 +171,9 @@ def _held_spread(spread: float, law: Law) -> float:
             f"spread={spread} came, but rows of this model have no value with a spread. Leave spread out, or localize "
             'the predictor (local="predictor").'
         )
-    if isinstance(law.family, Normal) and 0 < spread < np.inf:
+    if isinstance(law.family, Normal) and is_real_number(spread) and 0 < spread < np.inf:
         return float(spread)  # In the units of the response.
-    if not NARROWEST < spread < WIDEST:
+    if not (is_real_number(spread) and NARROWEST < spread < WIDEST):
         raise ModelError(
             f"spread, held at a value, lies between {NARROWEST:g} and {WIDEST:g}; got {spread}. None fits it; "
             "local=None is a spread of 0."

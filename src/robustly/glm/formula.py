@@ -82,7 +82,8 @@ def glm(
     Args:
         formula: ``"y ~ x + C(group) + bs(age, df=4) + a:b + offset(log(years))"``, in the language of formulaic;
             ``.`` stands for all columns but the response. ``(1 | g)``, ``(1 + x | g)`` and ``(x || g)`` are effects of the
-            groups told apart by the column ``g``: a mixed model, integrated exactly over the groups' effects.
+            groups told apart by the column ``g``, ``(1 | a/b)`` of groups ``a`` and groups ``b`` within them: a mixed model,
+            integrated exactly over the groups' effects.
         data: a pandas or polars frame, or ``rb.parquet(path)``, whose columns are then read piece by piece.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
             ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"zero_inflated_negative_binomial"``,

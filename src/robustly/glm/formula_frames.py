@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, did_you_mean, names
+from robustly.rows.labels import as_floats
 
 
 def as_pandas(data: Any) -> pd.DataFrame:
@@ -82,7 +83,7 @@ def values_of(frame: pd.DataFrame, name: str) -> pd.Series:
     column = frame[name]
     if column.dtype == object:
         if len(column) and all(_is_number(value) for value in column):
-            return column.astype(float)
+            return pd.Series(as_floats(column.to_numpy(), f'column "{name}"'), index=column.index, name=name)
     elif isinstance(column.dtype, pd.StringDtype):
         return column.astype(object)
     elif not isinstance(column.dtype, pd.CategoricalDtype):

@@ -14,7 +14,7 @@ from robustly.glm.families import Binomial, Family
 from robustly.glm.formula_frames import refuse_missing, refuse_texts
 from robustly.glm.formula_spec import FormulaColumns, Learnt, Side, learn
 from robustly.glm.grouped.design import EffectColumns
-from robustly.glm.grouped.problem import GroupDesign
+from robustly.glm.grouped.plan import GroupDesign
 from robustly.model.linear import Design
 from robustly.rows.labels import RowLabels, as_numbers
 

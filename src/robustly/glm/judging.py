@@ -365,6 +365,12 @@ def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray) -> tup
     return found, float(rest.sum())
 
 
+def contaminated_starts(design: Design, core: Law) -> list[np.ndarray]:
+    """Vectors from which a core with a wide part may be climbed: coefficients that outliers do not move, and shared numbers."""
+    classical = fit_classical(design, Plan(Classical(core.family), stop=STOP))
+    return _starts(design, core, classical, trimmed_start(design, core.family))
+
+
 def _starts(
     design: Design, core: Law, classical: Found, trimmed: list[tuple[np.ndarray, np.ndarray]]
 ) -> list[np.ndarray]:

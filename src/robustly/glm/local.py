@@ -165,7 +165,7 @@ class LocalLabel(Law):
         return 0.5 / (1.0 + xp.exp(-value))
 
     def free(self, name: str, value: float) -> float:
-        return float(np.log(2.0 * value / (1.0 - 2.0 * value)))
+        return float(np.log(2.0 * value / max(1.0 - 2.0 * value, 1e-16)))
 
     def slope(self, name: str, value: float) -> float:
         found = float(self.natural(name, value))

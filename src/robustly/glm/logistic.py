@@ -10,7 +10,7 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
-from robustly._runtime.estimator import with_parameters
+from robustly._runtime.estimator import as_before_if_stopped, with_parameters
 from robustly.errors import DataError, names
 from robustly.glm.base import (
     GLMEstimator,
@@ -23,7 +23,6 @@ from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.predictive import of_kind
 from robustly.glm.result import regression_of
-from robustly.glm.stored import classes_in
 from robustly.model.linear import Design, Given
 from robustly.rows.anywhere import as_stored
 from robustly.rows.labels import as_numbers
@@ -65,6 +64,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "local": "predictor" if self.local == "logit" else self.local}
 
+    @as_before_if_stopped
     def fit(
         self,
         X: Any,
@@ -79,6 +79,8 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
         refuse_no_response(y)
         stored = as_stored(X)
         if stored is not None:
+            from robustly.glm.stored import classes_in
+
             self._single = trials is None
             self.classes_ = classes_in(stored, y) if self._single else np.array([0, 1])
             classes = tuple(self.classes_.tolist()) if self._single else ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,9 @@ from robustly.glm.edges import fit_law
 from robustly.glm.local import Classical
 from robustly.glm.regression import Plan, Regression, attenuation
 from robustly.model.linear import Design
+
+# Beyond e^300 and e^-300 a number on the log scale is infinite or 0 for all purposes.
+FARTHEST = 300.0
 
 
 def profile_spread(design: Design, plan: Plan, values: Sequence[float]) -> pd.DataFrame:
@@ -94,7 +98,7 @@ def profile_interval(found: Found, plan: Plan, name: str, level: float) -> tuple
         if towards_limit and plain >= top - drop:
             ends.append(float(limit))  # type: ignore[arg-type]
         else:
-            ends.append(float(plan.law.natural(name, _profile_end(value, start, 0.5 * side, top - drop))))
+            ends.append(float(plan.law.natural(name, _profile_end(value, start, 0.5 * side, top - drop, FARTHEST))))
     return ends[0], ends[1]
 
 
@@ -119,12 +123,24 @@ def _free_covariance(found: Found) -> np.ndarray:
     return np.linalg.pinv(-found.optimum.curve)
 
 
-def _profile_end(value: Callable[[float], float], best: float, step: float, wanted: float) -> float:
-    """Where a profile falls to `wanted`, going from its top by steps that grow."""
+def _profile_end(
+    value: Callable[[float], float], best: float, step: float, wanted: float, farthest: float = np.inf
+) -> float:
+    """Where a profile falls to `wanted`, going from its top by steps that grow; infinite beyond `farthest`."""
     from scipy.optimize import brentq
 
+    value = cache(value)
+
+    for _ in range(20):
+        if value(best) >= wanted:
+            break
+        best -= 8.0 * step  # The top lies at the limit, and the start is beyond the end already.
+    else:
+        return best
     inner, outer = best, best + 2.0 * step
     for _ in range(30):
+        if abs(outer) > farthest:
+            break
         if value(outer) < wanted:
             return float(brentq(lambda at: value(at) - wanted, inner, outer, xtol=1e-5 * abs(step), rtol=1e-10))
         inner, outer = outer, outer + 2.0 * (outer - best)

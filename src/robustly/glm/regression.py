@@ -15,9 +15,9 @@ from robustly.approx.tabulated import STEP, Tables, make_tables
 from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
-from robustly.fit.passes import KernelPass
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
 from robustly.fit.table_pass import ReachPass, TablePass
+from robustly.fit.view_passes import KernelPass
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import LOG_2PI, Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
@@ -81,6 +81,20 @@ class Edges:
     def at_end(self, problem: Regression, found: Found, climb: Climb) -> Found:
         """The answer of a climb that :meth:`watch` has ended."""
         return found
+
+
+def log_believed(
+    law: Law, free: Sequence[int] | np.ndarray, values: np.ndarray
+) -> tuple[float, np.ndarray, np.ndarray]:
+    """What a law believes of its shared numbers that are fitted: log density, slopes and curvatures in each."""
+    value, slope, curve = 0.0, np.zeros(len(values)), np.zeros(len(values))
+    for place, index in enumerate(free):
+        if law.names[index] in law.believed:
+            centre, width = law.believed[law.names[index]]
+            away = (values[place] - centre) / width
+            value += -0.5 * float(away) ** 2 - float(np.log(width)) - 0.5 * LOG_2PI
+            slope[place], curve[place] = -away / width, -(width**-2.0)
+    return value, slope, curve
 
 
 def plan_of(found: Found) -> Plan:
@@ -234,14 +248,10 @@ class Regression(ViewProblem):
             place = size + int(np.flatnonzero(self.linear.free == self.plan.law.names.index("spread"))[0])
             more = self.plan.hyperprior.derivatives(vector[place])
             value, slope[place], curve[place, place] = value + float(more[0]), more[1], more[2]
-        for name, (centre, width) in self.plan.law.believed.items():
-            if name not in self.plan.held:
-                place = size + int(np.flatnonzero(self.linear.free == self.plan.law.names.index(name))[0])
-                away = (vector[place] - centre) / width
-                value += -0.5 * away**2 - float(np.log(width)) - 0.5 * LOG_2PI
-                slope[place] -= away / width
-                curve[place, place] -= width**-2.0
-        return value, slope, curve
+        more, rise, bend = log_believed(self.plan.law, self.linear.free, vector[size:])
+        slope[size:] += rise
+        curve[np.arange(size, len(vector)), np.arange(size, len(vector))] += bend
+        return value + more, slope, curve
 
     @cached_property
     def penalty(self) -> np.ndarray:

@@ -15,7 +15,6 @@ from robustly.fit.problem import Found
 from robustly.glm.asked import LocalChoice, law_asked
 from robustly.glm.families import Normal
 from robustly.glm.formula_frames import refuse_other_length
-from robustly.glm.formula_saved import formula_to_json
 from robustly.glm.local import Classical
 from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted, GLMPredictive
@@ -142,6 +141,8 @@ class FittedRegression:
         return hashlib.sha256(y.tobytes() + trials.tobytes()).hexdigest()
 
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        from robustly.glm.formula_saved import formula_to_json
+
         known = {made: name for name, made in FAMILIES.items()}
         asked = dict(self.asked)
         if callable(asked["local"]):  # No code is kept: the law is given again to load.

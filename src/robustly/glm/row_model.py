@@ -11,7 +11,8 @@ import numpy as np
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation, Exact, Laplace, Quadrature, TwoCentre
 from robustly.approx.two_centre import FEWEST_NODES
-from robustly.fit.passes import ChunkPass, row_kernel
+from robustly.fit.passes import ChunkPass
+from robustly.fit.view_passes import row_kernel
 from robustly.glm.family import Family
 from robustly.glm.local import Law, LocalDispersion, LocalPredictor, log_prior
 from robustly.model.row import RowModel

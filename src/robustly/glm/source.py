@@ -14,8 +14,8 @@ from robustly.approx import Quadrature
 from robustly.errors import ModelError
 from robustly.fit.draws import Draws
 from robustly.fit.newton import maximize
-from robustly.fit.passes import pairs
 from robustly.fit.problem import Found
+from robustly.fit.view_passes import pairs
 from robustly.glm.classical import fit_classical
 from robustly.glm.edges import fit_law
 from robustly.glm.families import Normal
@@ -36,7 +36,7 @@ from robustly.result.source import Source
 from robustly.rows.store import Data
 
 # Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
-HEAVY = 0.3
+HEAVY = 0.1
 REFITS = 30
 KINKED_REFITS = 100
 # Passes by which a fit to all rows but one is climbed to, and the gain in nats at which it is there.
@@ -203,7 +203,10 @@ class GLMSource(Source):
         except np.linalg.LinAlgError:
             return self._searched_without(self.problem.weighed(weight))
         for _ in range(SLOPE_STEPS):
-            by_row = self.problem.curves_by_row(vector)[0] * weight[:, None]
+            with np.errstate(invalid="ignore"):  # far off, a row that is left out may have no slope
+                by_row = self.problem.curves_by_row(vector)[0] * weight[:, None]
+            if not np.isfinite(by_row).all():
+                break
             slope = np.concatenate([self._directions.T @ by_row[:, 0], by_row[:, free].sum(axis=0)])
             slope = slope + self.problem.prior(vector)[1]
             step = inverse.T @ (inverse @ slope)

@@ -6,7 +6,6 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from robustly.approx import default_approximation
 from robustly.errors import DataError, LocalizeError, ModelError, RobustlyError, did_you_mean
@@ -25,6 +24,8 @@ from robustly.rows.store import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    import pandas as pd
 
 
 def take_groups(model: Callable[..., Any], by: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Grouping:
@@ -74,6 +75,12 @@ class GroupedProgramSource(RowSource):
         """By a law in two parts where one was asked for, else by their tails."""
         return None if self.judged is None else self.judged()
 
+    def tail_probabilities(self) -> np.ndarray:
+        raise ModelError(
+            "the units of this fit are groups, which have no tail probabilities. Localize with contaminated=True to have a probability "
+            "for each group, or rank groups by fit.surprise."
+        )
+
     def __init__(self, found: Found, rows: Rows, program: Program, arguments: Arguments, grouping: Grouping) -> None:
         super().__init__(found, rows)
         self.program, self.grouping = program, grouping
@@ -100,6 +107,8 @@ class GroupedProgramSource(RowSource):
 
     def group_effects(self) -> pd.DataFrame:
         """Posterior means and standard deviations of the groups' own values."""
+        import pandas as pd
+
         columns: dict[str, Any] = {"rows": self.grouping.sizes}
         for site in self.program.sites.local:
             found = self.posterior(site)

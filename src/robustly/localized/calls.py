@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.special import betainc, logsumexp
-from numpyro.distributions import CategoricalLogits, CategoricalProbs, ExpandedDistribution
+from numpyro.distributions import CategoricalLogits, CategoricalProbs, ExpandedDistribution, Normal
 from numpyro.distributions.discrete import ZeroInflatedProbs
 
 from robustly._runtime.compiled import one_thread
@@ -21,6 +21,7 @@ from robustly.approx.climb import climb
 from robustly.approx.grid import line_points, qmc_points
 from robustly.errors import DataError, ModelError, names
 from robustly.fit.passes import ChunkPass
+from robustly.localized.truncated import TRUNCATED, truncated_cdf, truncated_moments
 from robustly.model.parameters import Theta
 from robustly.model.program.hyper import core
 from robustly.model.program.read import Program
@@ -158,7 +159,8 @@ class Calls:
     def _mean_and_variance(self, site: Any) -> tuple[Any, Any]:
         chances = _categories(site["fn"])
         if chances is None:
-            return self.program.by_row(site, site["fn"].mean), self.program.by_row(site, site["fn"].variance)
+            mean, variance = _moments_of(site["fn"])
+            return self.program.by_row(site, mean), self.program.by_row(site, variance)
         # Of ordered categories the expected number says something; NumPyro gives none.
         chances = self.program.by_row(site, chances)
         number = jnp.arange(chances.shape[-1])
@@ -234,9 +236,21 @@ def cdf_of(distribution: Any, value: Any) -> Any:
     if isinstance(distribution, ZeroInflatedProbs):
         rest = cdf_of(distribution.base_dist, value)
         return jnp.where(value < 0, 0.0, distribution.gate + (1.0 - distribution.gate) * rest)
+    if isinstance(distribution, TRUNCATED):
+        return truncated_cdf(distribution, value)
     if distribution.support.is_discrete:
         return jnp.where(value < 0, 0.0, distribution.cdf(jnp.maximum(jnp.floor(value), 0.0)))
     return distribution.cdf(value)
+
+
+def _moments_of(distribution: Any) -> tuple[Any, Any]:
+    """Mean and variance, of the batch shape."""
+    inner = distribution
+    while isinstance(inner, ExpandedDistribution):
+        inner = inner.base_dist
+    if not isinstance(inner, TRUNCATED) or not isinstance(inner.base_dist, Normal):
+        return distribution.mean, distribution.variance
+    return tuple(jnp.broadcast_to(part, distribution.batch_shape) for part in truncated_moments(inner))  # type: ignore[return-value]
 
 
 def _range(support: Any) -> tuple[float, float, bool]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax.numpy as jnp
 import numpy as np
 
+from robustly._runtime.settings import check_real, check_whole
 from robustly.errors import FitError, ModelError, did_you_mean, names
 from robustly.fit.limits import RunawayWatch, heterogeneity
 from robustly.fit.outcome import Stop
@@ -96,7 +97,11 @@ def _of_groups(fit: Fit, groups: Grouping | None) -> Fit:
 def stop_of(options: Mapping[str, Any]) -> Stop:
     """Tolerance and step limit, by method."""
     default = Stop() if options["method"] == "direct" else Stop(1e-8, 5000)
-    return Stop(options.get("rtol") or default.rtol, options.get("max_steps") or default.max_steps)
+    rtol, steps = options.get("rtol"), options.get("max_steps")
+    return Stop(
+        default.rtol if rtol is None else check_real("rtol", rtol, "a number above 0", 0.0, ends=False),
+        default.max_steps if steps is None else check_whole("max_steps", steps, 1),
+    )
 
 
 def start_vector(model: RowModel, given: Mapping[str, Any] | None) -> np.ndarray | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,7 +94,10 @@ def localize(
         >>> bool(abs(fit.shared["slope"] - 2) < 0.2)
         True
     """
-    chosen = (sites,) if isinstance(sites, str) else tuple(sites)
+    chosen = (sites,) if isinstance(sites, str) else tuple(sites) if isinstance(sites, Iterable) else (sites,)
+    for one in chosen:
+        if not isinstance(one, str):
+            raise LocalizeError(f'sites are named by their texts, as in localize(model, "precision"); got {one!r}.')
     if not chosen:
         raise LocalizeError(
             'name at least one site that may differ from row to row, as in localize(model, "precision").'
@@ -318,7 +321,7 @@ class Localized:
         if groups is None:
             return None
         model = OneCopy(self.request.model, self.request.sites)
-        found = Localized(replace(self.request, model=model), self.approx, groups.name)
+        found = Localized(replace(self.request, model=model), self.approx, groups.name, self.contaminated)
         found.inner = groups
         return found
 

@@ -29,8 +29,9 @@ from robustly.result.fit import Fit
 from robustly.result.laws import LEVELS, ByRow, RowPosterior
 from robustly.result.outliers import JUDGED, Judgement
 from robustly.result.source import FittedModel, Source
-from robustly.rows.arrays import make_rows, read_weights
+from robustly.rows.arrays import ArrayRows, make_rows, read_weights
 from robustly.rows.store import Data, Rows
+from robustly.rows.streamed import StreamedRows
 
 
 class UnstatedModel:
@@ -140,12 +141,12 @@ class RowSource(Source):
             return self.judged()
         model = self.passes.model
         theta = model.parameters.natural(jnp.asarray(self.vector))
-        here = self.rows.here
-        if here is None:
-            if len(self.rows) > JUDGED:
-                return None  # by their tails
-            here = self.rows.sample(len(self.rows), 0)
-        return judge_precisions(model, here, theta, self.compiled)
+        rows = self.rows
+        if rows.here is None and len(rows) <= JUDGED:
+            rows = rows.sample(len(rows), 0)
+        if not isinstance(rows, ArrayRows | StreamedRows):
+            return None  # by their tails: what judges is compiled here and cannot be sent
+        return judge_precisions(model, rows, theta, self.compiled)
 
     def has_closed_tails(self) -> bool:
         return False

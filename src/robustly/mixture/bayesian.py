@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from robustly._runtime.estimator import with_parameters
+from robustly._runtime.estimator import as_before_if_stopped, with_parameters
 from robustly._runtime.threads import on_one_thread
 from robustly.errors import ConvergenceWarning, DataError
 from robustly.fit.t_components import Rules
@@ -89,6 +89,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
     degrees_of_freedom_prior: float | None = None
     covariance_prior: Any = None
 
+    @as_before_if_stopped
     @on_one_thread
     def fit(self, X: Any, y: Any = None) -> Any:
         """Fit to rows `X` (n, d); `y` is not looked at."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from robustly._runtime.estimator import with_parameters
+from robustly._runtime.estimator import as_before_if_stopped, with_parameters
 from robustly._runtime.threads import on_one_thread
 from robustly.errors import ConvergenceWarning, DataError
 from robustly.fit.checkpoint import checkpointed
@@ -90,6 +90,7 @@ class RobustGaussianMixture(FittedMixture):
     precisions_init: Any = None
     warm_start: bool = False
 
+    @as_before_if_stopped
     @on_one_thread
     def fit(self, X: Any, y: Any = None, *, checkpoint: Any = None) -> Any:
         """Fit to rows `X` (n, d), or to ``rb.parquet(path, columns=[…])``; `y` is not looked at.

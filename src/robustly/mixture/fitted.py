@@ -32,6 +32,7 @@ from robustly.result import persist
 from robustly.result.component_rows import MOST_ROWS, WIDTH, ComponentLaw, fit_component_law
 from robustly.result.outliers import by_tails
 from robustly.rows.anywhere import as_stored, rows_from
+from robustly.rows.labels import as_numbers
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Layout, Stored
 
@@ -156,7 +157,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
         stored = as_stored(X)
         if stored is not None:
             return self._stored_rows(stored, reset)
-        matrix = validate_data(self, X, dtype=np.float64, reset=reset, order="C")
+        matrix = validate_data(self, as_numbers(X, "X"), dtype=np.float64, reset=reset, order="C")
         refuse_huge(matrix)
         return matrix
 

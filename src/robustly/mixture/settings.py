@@ -6,12 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.settings import is_real_number
 from robustly.errors import ModelError
 from robustly.fit.t_components import Components
-from robustly.fit.t_settings import check_t_settings, is_real_number
+from robustly.fit.t_settings import check_t_settings
 from robustly.fit.t_start import STARTS
 from robustly.mixture.variational import Prior
 from robustly.model.scale_matrices import has_matrices, public_shape
+from robustly.rows.labels import as_floats
 
 
 def check_mixture_settings(model: Any) -> None:
@@ -35,7 +37,7 @@ def check_given(model: Any, dim: int) -> dict[str, np.ndarray | None]:
         if value is None:
             found[name] = None
             continue
-        array = np.array(value, dtype=float)
+        array = np.array(as_floats(value, f"{name}_init"))
         if array.shape != shape or not np.isfinite(array).all():
             raise ModelError(
                 f"{name}_init is an array of shape {shape} of finite numbers here; got one of shape {array.shape}."

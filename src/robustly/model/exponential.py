@@ -17,7 +17,6 @@ import numpyro.distributions as dist
 from jax import Array
 from jax.scipy.special import gammaln
 from numpyro.distributions import Distribution
-from scipy import stats
 
 from robustly.model import small_cholesky
 
@@ -73,6 +72,8 @@ class NormalFamily(PriorFamily):
         return self._two(prior.loc * precision, -0.5 * precision)
 
     def marginals(self, eta: np.ndarray) -> Any:
+        from scipy import stats
+
         first, second = self._halves(eta.T)
         return stats.norm((-0.5 * first / second).T, ((-2.0 * second) ** -0.5).T)
 
@@ -103,6 +104,8 @@ class GammaFamily(PriorFamily):
         return self._two(prior.concentration - 1.0, -prior.rate)
 
     def marginals(self, eta: np.ndarray) -> Any:
+        from scipy import stats
+
         shape, rate = self._halves(eta.T)
         return stats.gamma(shape.T + 1.0, scale=-1.0 / rate.T)
 
@@ -136,6 +139,8 @@ class InverseGammaFamily(GammaFamily):
         return self._two(prior.concentration - 1.0, -prior.rate)
 
     def marginals(self, eta: np.ndarray) -> Any:
+        from scipy import stats
+
         shape, rate = self._halves(eta.T)
         return stats.invgamma(shape.T + 1.0, scale=-rate.T)
 
@@ -164,6 +169,8 @@ class BetaFamily(PriorFamily):
         return self._two(prior.concentration1 - 1.0, prior.concentration0 - 1.0)
 
     def marginals(self, eta: np.ndarray) -> Any:
+        from scipy import stats
+
         first, second = self._halves(eta.T)
         return stats.beta(first.T + 1.0, second.T + 1.0)
 
@@ -187,6 +194,8 @@ class DirichletFamily(PriorFamily):
         return jnp.broadcast_to(jnp.reshape(prior.concentration - 1.0, -1), self.shape[-1:])
 
     def marginals(self, eta: np.ndarray) -> Any:
+        from scipy import stats
+
         total = np.sum(eta + 1.0, axis=1, keepdims=True)
         return stats.beta(eta + 1.0, total - eta - 1.0)
 
@@ -224,6 +233,8 @@ class MultivariateNormalFamily(PriorFamily):
         return jnp.concatenate([precision @ loc, jnp.where(self.upper[0] == self.upper[1], -0.5 * entries, -entries)])
 
     def marginals(self, eta: np.ndarray) -> Any:
+        from scipy import stats
+
         d = self.dim
         half = np.zeros((len(eta), d, d))
         half[:, self.upper[0], self.upper[1]] = -eta[:, d:]

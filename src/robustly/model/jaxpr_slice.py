@@ -111,7 +111,7 @@ def _outputs(equation: JaxprEqn, given: Sequence[_Value], index: Array) -> list[
 
     def one(k: int, shape: tuple[int, ...]) -> _Value:
         def at(axis: int) -> Any:
-            found = _cut(equation, given, index, axis, k)
+            found = _sliced(equation, given, index, axis, k)
             if found is None:
                 return jax.lax.dynamic_slice_in_dim(all_whole()[k], index, 1, axis)
             return found
@@ -135,7 +135,7 @@ def _run_whole(equation: JaxprEqn, arrays: Sequence[Any]) -> Sequence[Any]:
 # ---------------------------------------------------------------------- how an entry of the output follows from the inputs
 
 
-def _cut(equation: JaxprEqn, given: Sequence[_Value], index: Array, axis: int, which: int) -> Any:
+def _sliced(equation: JaxprEqn, given: Sequence[_Value], index: Array, axis: int, which: int) -> Any:
     """The entry along `axis` of one output; None where the operation has to be computed whole."""
     name, shape = equation.primitive.name, equation.outvars[which].aval.shape
     if name in BY_ENTRY or name in _MORE_BY_ENTRY:

@@ -15,17 +15,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from robustly._runtime.settings import is_real_number
 from robustly.errors import DataError, names
 from robustly.model.responses import Responses, different_responses
 from robustly.rows.arrays import ArrayRows, read_weights
-from robustly.rows.labels import as_numbers
+from robustly.rows.labels import as_floats, as_numbers
 from robustly.rows.store import Data, Rows
 
 # What comes beside the columns: one number for all rows, one a row, or nothing.
 Given: TypeAlias = ArrayLike | None
 
-# Weights that sum to less, and columns whose mean square is larger, leave no room for the sums that are made of them.
-LEAST_WEIGHT = 1e-200
+# Columns whose mean square is larger leave no room for the sums that are made of them.
 MOST_SQUARE = 1e280
 # Directions in which standardised columns vary less than this share of their variance are taken for rounding.
 ALIASED = 1e-11
@@ -83,7 +83,8 @@ class Design:
     @cached_property
     def _wide(self) -> Rows:
         """The rows in chunks that suit what is done to the columns alone."""
-        return self.rows.cut_into(max(64, WIDE_CHUNK // max(1, self.width)))
+        across = -(-self.matrix.nnz // max(1, len(self))) if self.sparse else self.width
+        return self.rows.cut_into(max(64, WIDE_CHUNK // max(1, across)))
 
     @cached_property
     def responses(self) -> Responses | None:
@@ -110,7 +111,7 @@ class Design:
         if self.sparse:
             inner = (matrix.T @ matrix.multiply(each[:, None])).toarray()
         else:
-            inner = matrix.T @ (matrix * each[:, None])
+            inner = _weighted_squares(matrix, each)
         if not self.intercept:
             return inner
         edge = matrix.T @ each
@@ -183,6 +184,16 @@ class Design:
     def to_shifted(self) -> np.ndarray:
         return self._coordinates[0]
 
+    @property
+    def _units(self) -> np.ndarray | None:
+        """What :attr:`to_shifted` multiplies by where each coordinate is one column's: with a ridge, which needs no others."""
+        return self.to_shifted.diagonal() if self.ridge > 0 else None
+
+    def in_coordinates(self, curve: np.ndarray) -> np.ndarray:
+        """A curvature in the coefficients of shifted columns, in `u`."""
+        unit = self._units
+        return self.to_shifted.T @ curve @ self.to_shifted if unit is None else curve * unit[:, None] * unit
+
     @cached_property
     def to_coefficients(self) -> np.ndarray:
         """From `u` to the intercept and coefficients of the columns as they came."""
@@ -234,8 +245,12 @@ class Design:
     @cached_property
     def penalty(self) -> np.ndarray:
         """The ridge's curvature in `u`."""
-        inner = self.to_shifted[1:] if self.intercept else self.to_shifted
-        return self.ridge * inner.T @ inner
+        unit = self._units
+        if unit is None:
+            return np.zeros((self.size, self.size))
+        own = self.ridge * unit**2
+        own[: int(self.intercept)] = 0.0
+        return np.diag(own)
 
     @property
     def size(self) -> int:
@@ -263,7 +278,7 @@ class Design:
             return {"cross": self.crossed(self.shifted(data[0]), weight * target(data))}, {}, None
 
         total = self._wide.map(cross, None).sums["cross"]
-        gram = self.to_shifted.T @ self.spread_of_columns @ self.to_shifted
+        gram = self.in_coordinates(self.spread_of_columns)
         gram = gram + (self.penalty + 1e-12 * np.eye(len(gram))) / self.rows.total_weight
         return np.linalg.solve(gram, self.to_shifted.T @ np.asarray(total) / self.rows.total_weight)
 
@@ -280,6 +295,15 @@ class Design:
     def weighed(self, weight: np.ndarray) -> Design:
         """The same coordinates and rows with other weights."""
         return self.with_rows(self.rows.weighed(weight))
+
+
+def _weighted_squares(matrix: np.ndarray, each: np.ndarray) -> np.ndarray:
+    """Columns times columns with weights of either sign; a matrix times itself takes half of what two matrices would."""
+    up = each > 0
+    if up.any() and not up.all():
+        return _weighted_squares(matrix[up], each[up]) + _weighted_squares(matrix[~up], each[~up])
+    scaled = matrix * np.sqrt(np.abs(each))[:, None]
+    return scaled.T @ scaled if up.any() else -(scaled.T @ scaled)
 
 
 def read_design(
@@ -299,7 +323,7 @@ def read_design(
 
     y = as_numbers(y, "y")
     weight, offset, exposure, trials = (
-        _as_floats(given, label)
+        None if given is None else as_floats(given, label)
         for label, given in (("weights", weight), ("offset", offset), ("exposure", exposure), ("trials", trials))
     )
     if sparse.issparse(matrix):
@@ -313,18 +337,13 @@ def read_design(
     data = (matrix, read_offset(offset, exposure, n), response, counted)
     if weight is not None and not np.any(weight):
         raise DataError("all weights are zero, so no row counts. Give at least one row a positive weight.")
-    if weight is not None and 0.0 < np.abs(weight).sum() < LEAST_WEIGHT:
-        raise DataError(
-            f"the weights sum to {np.abs(weight).sum():.3g}, which is lost in rounding. A weight says how often its row counts: "
-            "multiply them all."
-        )
     return design_of(ArrayRows(data, read_weights(weight, n), labels=DATA), terms, intercept=intercept, ridge=ridge)
 
 
 def design_of(rows: Rows, terms: Sequence[str], *, intercept: bool, ridge: float) -> Design:
     """A design of rows that are there, with a note on columns that determine each other."""
-    if not np.isfinite(ridge) or ridge < 0:
-        raise DataError(f"alpha, the ridge penalty, is a number of at least 0; got {ridge}.")
+    if not (is_real_number(ridge) and 0 <= ridge < np.inf):
+        raise DataError(f"alpha, the ridge penalty, is a number of at least 0; got {ridge!r}.")
     design = Design(rows, _unique([*(["Intercept"] if intercept else []), *terms]), intercept, float(ridge))
     if not design.terms:
         raise DataError("there are no columns and no intercept, so there is nothing to fit.")
@@ -352,22 +371,15 @@ def _refuse_beyond_squares(design: Design) -> None:
         )
 
 
-def _as_floats(given: Any, label: str) -> Any:
-    """What stands beside the rows as numbers, or the first entry that is none."""
-    if given is None:
-        return None
-    given = as_numbers(given, label)
-    try:
-        return np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        for row, value in enumerate(np.ravel(np.asarray(given, dtype=object))):
-            try:
-                float(value)
-            except (TypeError, ValueError):
-                raise DataError(
-                    f"{label}: row {row} holds {value!r}, which is not a number. Give one number a row."
-                ) from None
-        raise
+def _refuse_huge_cells(values: np.ndarray, label: str) -> None:
+    """A number beside the rows whose square is beyond floating point, by row."""
+    huge = np.abs(values) > MOST_SQUARE**0.5
+    if huge.any():
+        row = int(np.argmax(huge))
+        raise DataError(
+            f"{label} holds {values[row]} in row {row}, whose square is beyond what a computer's numbers can hold. Drop that row, or "
+            "divide by a common scale."
+        )
 
 
 def _unique(terms: Sequence[str]) -> list[str]:
@@ -391,6 +403,7 @@ def read_response(y: Any, n: int, trials: Given = None) -> tuple[np.ndarray, np.
     if response.shape != (n,):
         raise DataError(f"y has shape {response.shape}, but X has {n} rows. Give one response a row.")
     _refuse_missing_cells(response, "y")
+    _refuse_huge_cells(response, "y")
     if trials is None:
         return np.ascontiguousarray(response), np.broadcast_to(1.0, n)  # no memory for a constant
     counted = np.array(np.broadcast_to(np.asarray(trials, dtype=np.float64), (n,)))
@@ -414,6 +427,7 @@ def read_offset(offset: Given, exposure: Given, n: int) -> np.ndarray:
                 f"{label} has shape {np.shape(given)}, but there are {n} rows. Give one value a row."
             ) from None
         _refuse_missing_cells(value, label)
+        _refuse_huge_cells(value, label)
         if label == "exposure":
             if np.any(value <= 0):
                 row = int(np.flatnonzero(value <= 0)[0])

@@ -82,7 +82,7 @@ class LinearView:
                 shared[i, j] = shared[j, i] = sums["curve"][(i + 1) * (i + 2) // 2 + j + 1]
         slope = np.concatenate([turn.T @ sums["slope_w"], sums["slope"][free]])
         curve = np.zeros((len(slope), len(slope)))
-        curve[:size, :size] = turn.T @ sums["curve_w"] @ turn
+        curve[:size, :size] = self.design.in_coordinates(sums["curve_w"])
         curve[:size, size:] = (turn.T @ sums["mixed"])[:, free]
         curve[size:, :size] = curve[:size, size:].T
         curve[size:, size:] = shared[np.ix_(free, free)]

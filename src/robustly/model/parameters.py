@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.distributions import biject_to, constraints
 from scipy.special import expit
 
 from robustly._runtime.precision import in_double_precision
@@ -21,8 +20,26 @@ from robustly.errors import ModelError, names
 
 Theta = Mapping[str, Array]
 
-# A share below one half, such as that of wrong labels: beyond, right and wrong would change their roles.
-HALF_INTERVAL = constraints.interval(0.0, 0.5)
+
+class _AsItIs:
+    """The map of a number without limits to the vector."""
+
+    def __call__(self, value: Array) -> Array:
+        return value
+
+    inv = __call__
+
+    def log_abs_det_jacobian(self, value: Array, image: Array) -> Array:
+        return jnp.zeros(())
+
+
+def _map_to(limit: Any) -> Any:
+    """From the vector to values within a NumPyro constraint; None is no constraint."""
+    if limit is None:
+        return _AsItIs()
+    from numpyro.distributions import biject_to
+
+    return biject_to(limit)
 
 
 class Parameters:
@@ -41,9 +58,9 @@ class Parameters:
         if unknown:
             raise ModelError(f"constraints name {names(unknown)}, but the parameters are {names(start)}.")
         self.names = tuple(start)
-        self.limits = {name: limits.get(name, constraints.real) for name in self.names}
+        self.limits = {name: limits.get(name) for name in self.names}
         self.shapes = {name: np.shape(value) for name, value in start.items()}
-        self._transforms = {name: biject_to(limit) for name, limit in self.limits.items()}
+        self._transforms = {name: _map_to(limit) for name, limit in self.limits.items()}
         self.places: dict[str, slice] = {}
         self._free_shapes: dict[str, tuple[int, ...]] = {}
         parts, place = [], 0
@@ -119,7 +136,7 @@ class Parameters:
 
     @property
     def scales(self) -> list[str]:
-        """For every natural number, the scale its vector entry is on: ``real``, ``log``, ``logit``, ``half_logit`` or ``mixed``."""
+        """For every natural number, the scale its vector entry is on: ``real``, ``log``, ``logit`` or ``mixed``."""
         found = []
         for name in self.names:
             kind = _scale(self.limits[name])
@@ -134,7 +151,7 @@ class Parameters:
         x = np.asarray(vector, dtype=float)
         with np.errstate(over="ignore"):
             logistic = 0.25 / np.cosh(0.5 * x) ** 2
-            slopes = {"real": np.ones_like(x), "log": np.exp(x), "logit": logistic, "half_logit": 0.5 * logistic}
+            slopes = {"real": np.ones_like(x), "log": np.exp(x), "logit": logistic}
         return np.diag([slopes[scale][i] for i, scale in enumerate(scales)]) if scales else np.zeros((0, 0))
 
     def numbers(self, vector: Array) -> dict[str, np.ndarray]:
@@ -142,34 +159,26 @@ class Parameters:
         if "mixed" in self.scales:
             return {name: np.asarray(value)[()] for name, value in self.natural(jnp.asarray(vector)).items()}
         x = np.asarray(vector, dtype=float)
-        maps: dict[str, Any] = {
-            "real": lambda v: v,
-            "log": np.exp,
-            "logit": expit,
-            "half_logit": lambda v: 0.5 * expit(v),
-        }
+        maps: dict[str, Any] = {"real": lambda v: v, "log": np.exp, "logit": expit}
         return {
             name: maps[_scale(self.limits[name])](x[self.places[name]].reshape(self.shapes[name]))[()]
             for name in self.names
         }
 
 
-def _base(limit: Any) -> Any:
-    while isinstance(limit, constraints.independent):
-        limit = limit.base_constraint
-    return limit
-
-
 def _is_real(limit: Any) -> bool:
-    return _base(limit) in (constraints.real, constraints.real_vector)
+    return _scale(limit) == "real"
 
 
 def _scale(limit: Any) -> str:
-    limit = _base(limit)
-    if _is_real(limit):
+    if limit is None:
+        return "real"
+    from numpyro.distributions import constraints
+
+    while isinstance(limit, constraints.independent):
+        limit = limit.base_constraint
+    if limit in (constraints.real, constraints.real_vector):
         return "real"
     if limit in (constraints.positive, constraints.nonnegative):
         return "log"
-    if limit is constraints.unit_interval:
-        return "logit"
-    return "half_logit" if limit is HALF_INTERVAL else "mixed"
+    return "logit" if limit is constraints.unit_interval else "mixed"

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.distributions import biject_to
-from numpyro.distributions.constraints import real
 
 from robustly.errors import ModelError
 from robustly.model.jaxpr_simplify import simplified
@@ -82,7 +80,7 @@ class RowModel:
             typical values of the other parts if it follows them. With it, conjugacy can be detected.
         constraints: NumPyro constraints of parameters that are not simply real.
         local_shape: shape of the local value.
-        local_support: NumPyro constraint of the local value.
+        local_support: NumPyro constraint of the local value; None is none.
         center: ``(theta, row) -> (loc, scale)`` of a location-scale prior. The local is then searched for as
             ``loc + scale * u``, which stays well behaved as the scale goes to zero.
         log_hyperprior: ``theta -> scalar``, what is believed of the parameters; its presence makes the fit a MAP.
@@ -122,7 +120,7 @@ class RowModel:
     prior: Callable[[Theta, Row], Any] | None = None
     constraints: Mapping[str, Any] = field(default_factory=dict)
     local_shape: tuple[int, ...] = ()
-    local_support: Any = field(default_factory=lambda: real)
+    local_support: Any = None
     center: Callable[[Theta, Row], tuple[Any, Any]] | None = None
     log_hyperprior: Callable[[Theta], Scalar] = no_hyperprior
     latents: Any = None
@@ -171,7 +169,17 @@ class RowModel:
         """How many unconstrained numbers a row's local value has; 0 when nothing is local."""
         if self.size is not None:
             return self.size
-        return int(np.prod(biject_to(self.local_support).inverse_shape(self.local_shape), dtype=int))
+        return int(np.prod(self._free_shape, dtype=int))
+
+    @cached_property
+    def _bijection(self) -> Any:
+        from numpyro.distributions import biject_to
+
+        return biject_to(self.local_support)
+
+    @property
+    def _free_shape(self) -> tuple[int, ...]:
+        return self.local_shape if self.local_support is None else self._bijection.inverse_shape(self.local_shape)
 
     def local(self, u: Array, theta: Theta, row: Row) -> tuple[Local, Scalar]:
         """The local value at the unconstrained (and, where possible, whitened) `u`, with the log volume of the map."""
@@ -183,10 +191,11 @@ class RowModel:
             loc, scale = self.center(theta, row)
             u = u.reshape(self.local_shape)
             return loc + scale * u, jnp.sum(jnp.broadcast_to(jnp.log(scale), self.local_shape))
-        bijection = biject_to(self.local_support)
-        u = u.reshape(bijection.inverse_shape(self.local_shape))
-        value = bijection(u)
-        return value, jnp.sum(bijection.log_abs_det_jacobian(u, value))
+        u = u.reshape(self._free_shape)
+        if self.local_support is None:
+            return u, jnp.zeros(())
+        value = self._bijection(u)
+        return value, jnp.sum(self._bijection.log_abs_det_jacobian(u, value))
 
     def log_density(self, local: Local, theta: Theta, row: Row, z: Array | None = None) -> Scalar:
         """log p(row, local): prior and likelihood at a natural local value."""

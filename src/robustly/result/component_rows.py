@@ -42,9 +42,14 @@ class ComponentLaw:
     weight: float
     """How probable the two-part law is beside the t laws of the fit."""
 
+    def near(self, distance: np.ndarray) -> np.ndarray:
+        """Squared distances in units of the core; a component of one row has next to none."""
+        with np.errstate(over="ignore"):
+            return np.minimum(distance / self.core, 1e300)
+
     def logs(self, distance: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """log density of core and wide part by row and component, (n, K), but for what both share with a t law."""
-        near = distance / self.core
+        near = self.near(distance)
         size = known[:, None] * np.log(self.core)
         grown = 1.0 + self.width**2
         core = np.log1p(-self.share) - 0.5 * (near + size)
@@ -66,8 +71,9 @@ class ComponentLaw:
         core, wide = self.logs(distance, known)
         odd = self.weight * np.einsum("ik,ik->i", shares, expit(wide - core))
         tail, columns = np.zeros(len(distance)), np.maximum(known, 1)
-        for k, (spread, nu) in enumerate(zip(self.core, dofs)):
-            normal = chi2.sf(distance[:, k] / spread, columns)
+        near = self.near(distance)
+        for k, nu in enumerate(dofs):
+            normal = chi2.sf(near[:, k], columns)
             heavy = f.sf(distance[:, k] / columns, columns, nu) if np.isfinite(nu) else normal
             tail += shares[:, k] * (self.weight * normal + (1.0 - self.weight) * heavy)
         return Judgement(
@@ -105,7 +111,7 @@ def fit_component_law(distance: np.ndarray, known: np.ndarray, shares: np.ndarra
         height -= 0.5 * (np.log(WIDTHS / WIDTH) / WIDTH_SPREAD) ** 2
         share = float((odd.sum() + SHARE_PRIOR[0]) / (len(known) + sum(SHARE_PRIOR)))
         before, at = at, ComponentLaw(fresh, share, float(WIDTHS[height.argmax()]), 1.0)
-        if np.abs(np.log(at.core / before.core)).max() < SMALL and abs(np.log(share / before.share)) < 1e-4:
+        if np.abs(np.log(at.core) - np.log(before.core)).max() < SMALL and abs(np.log(share / before.share)) < 1e-4:
             break
     core, wide = at.logs(distance, known)
     mean = lambda logs: float(np.einsum("ik,ik->", shares, logs))

@@ -83,8 +83,18 @@ def inverse_information(curve: np.ndarray, labels: Sequence[str]) -> np.ndarray:
     """The covariance of the vector, from the second derivative of the objective; NaN where it is not defined."""
     if not curve.size:
         return np.zeros((0, 0))
-    unit = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(curve)), 1e-300))
-    values, vectors = np.linalg.eigh(-curve * unit[:, None] * unit)
+    with np.errstate(all="ignore"):
+        unit = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(curve)), 1e-300))
+        scaled = -curve * unit[:, None] * unit
+    if not np.isfinite(scaled).all():
+        warnings.warn(
+            "the log likelihood's curvature is beyond floating point, so standard errors are not defined (NaN). Divide the data by "
+            "a common scale.",
+            IdentifiabilityWarning,
+            stacklevel=5,
+        )
+        return np.full_like(curve, np.nan)
+    values, vectors = np.linalg.eigh(scaled)
     if values.min() <= 1e-11 * max(values.max(), 1e-300):
         loose = np.abs(vectors[:, 0]) > 0.3
         which = names(np.asarray(labels)[loose]) if len(labels) == len(loose) else "some parameters"

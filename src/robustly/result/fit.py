@@ -244,6 +244,11 @@ class Fit:
         return self.need_source("group_effects").group_effects()
 
     @cached_property
+    def inner_group_effects(self) -> pd.DataFrame:
+        """The effects of groups within groups, ``(1 | a/b)``: posterior means and standard deviations by term, and rows."""
+        return self.need_source("inner_group_effects").inner_group_effects()
+
+    @cached_property
     def row_weights(self) -> np.ndarray:
         """How much each row of a group counts, beside a row in the middle of its law: small for rows that do not belong."""
         return self.need_source("row_weights").row_weights()
@@ -345,13 +350,23 @@ class Fit:
 
         Constrained values (a scale, a probability) get theirs on the unconstrained scale, so they stay inside it. An
         estimate on the edge of what is possible (a rate of 0) gets the values whose likelihood is at least 1 − level of
-        the best; a regression's spread that is 0 (degrees of freedom that are infinite) the interval of its profile.
+        the best; a regression's spread that is 0 or could be (degrees of freedom that are infinite or could be) the interval
+        of its profile, which holds that limit.
         """
         check_level(level)
         limits = getattr(self.model, "edges", {})
-        at_limit = [name for name in limits if name not in self.labels] if self.source is not None else []
+        # Where columns reproduce the responses, there is no likelihood to profile.
+        known = self.source is not None and self.outcome.kind != "perfect_fit"
+        at_limit = [name for name in limits if name not in self.labels] if known else []
         if kind == "profile":
             return {name: self.profile_interval(name, level) for name in [*self.labels, *at_limit]}
+        if known and kind == "information" and self.outcome.converged and not self.unit:
+            # On the log scale no interval of a spread holds 0: where 0 is not ruled out, the profile's interval does.
+            at_limit += [
+                name
+                for name, limit in limits.items()
+                if name in self.labels and self.test(f"{name} = {limit:g}").pvalue > 0.5 * (1.0 - level)
+            ]
         return {
             **self.wald_intervals(level, kind, groups),
             **{name: self.profile_interval(name, level) for name in at_limit},
@@ -498,6 +513,7 @@ class Fit:
 
         A Metropolis chain with independent proposals around the estimate, in a fraction of NUTS's time, where the
         posterior is close enough to normal for it; NUTS, with `num_warmup` steps to find its stride, where it is not.
+        Of a fit that ended at its boundary the classical model is drawn from: a number at its limit is not among the draws.
 
         Args:
             num_samples: draws in each chain.
@@ -543,8 +559,8 @@ class Fit:
             if level not in ("row", "group"):
                 raise ModelError(f'level takes a probability, "row" or "group"; got {level!r}.')
             if level == "row" and self.unit:
-                tails = self.need_source("outliers of rows").row_tails()
-                return by_tails(tails).listed(-tails, fdr)
+                judged = self.need_source("outliers of rows").judge_rows()
+                return judged.listed(-judged.belonging, fdr)
             if level == "group" and not self.unit:
                 raise ModelError('this model has no groups; outliers(level="row") are its rows.')
             level = None

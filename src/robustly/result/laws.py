@@ -113,7 +113,8 @@ def invert_cdf(
         if not (under.any() or over.any()):
             break
         step = 2.0 * step
-        low, high = np.where(under, low - step, low), np.where(over, high + step, high)
+        with np.errstate(over="ignore"):  # Beyond the largest number lies infinity, which holds every level.
+            low, high = np.where(under, low - step, low), np.where(over, high + step, high)
     if whole:
         while np.any(high - low > np.maximum(1.0, 1e-15 * np.abs(high))):
             middle = np.floor(0.5 * (low + high))
@@ -141,7 +142,7 @@ def _interpolate_truncate_project(cdf: Cdf, level: float, low: np.ndarray, high:
             secant = (at_high * low - at_low * high) / np.where(rise > 0, rise, 1.0)
         secant = np.where((rise > 0) & np.isfinite(secant), secant, middle)
         side = np.sign(middle - secant)
-        truncation = np.maximum(pull * wide**2, tolerance)
+        truncation = np.maximum(pull * wide * wide, tolerance)
         near = np.where(truncation <= np.abs(middle - secant), secant + side * truncation, middle)
         room = np.maximum(tolerance * 2.0 ** np.clip(halvings - step, 0.0, 1000.0) - 0.5 * wide, 0.0)
         here = np.where(np.abs(near - middle) <= room, near, middle - side * room)

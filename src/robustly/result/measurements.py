@@ -7,29 +7,36 @@ model. So a model gives squared errors with their derivatives, in one pass, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
-from scipy.special import expit, ndtri
+from scipy.special import expit, ndtr, ndtri, stdtr
 
-from robustly.fit.newton import Function, maximize
+from robustly.fit.newton import Function, Optimum, maximize
 from robustly.fit.outcome import Stop
 from robustly.result.jets import Jet, chosen, exp, log, log1p, log_add_exp, log_cosh_root, log_gamma, numbers, softplus
 from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
 from robustly.result.two_part import DOF, SHARE, STEP, VARIATION, WIDTHS_OF_MEASUREMENTS
+from robustly.rows.store import ByUnit, Data, Rows, Sums
 
 STOP = Stop(1e-10, 80)
 START_WIDTH, START_VARIATION, START_DOF, START_SHARE = 7.0, 0.2, 4.0, 0.05
 BELIEVED = {"width": WIDTHS_OF_MEASUREMENTS, "variation": VARIATION, "dof": DOF, "share": SHARE}
+# Of more rows, as many are fitted first, and all from where these ended.
+MANY = 1 << 14
 # Below this, a heavy-tailed row in the middle between two shifts is written as a series.
 SERIES = 1e-4
 LOG_2 = float(np.log(2.0))
 
 
+Sum = tuple[float, np.ndarray, np.ndarray]
+"""A number with its slope and curvature in the vector."""
+NOTHING: Sum = (0.0, np.zeros(()), np.zeros(()))
+
+
 class Seen(NamedTuple):
-    """What a model says of its rows at one vector of the place's parameters."""
+    """What a model says of some rows at one vector of the place's parameters."""
 
     square: np.ndarray
     """Squared errors, by row."""
@@ -37,26 +44,28 @@ class Seen(NamedTuple):
     """Their slopes in the vector: (rows, parameters)."""
     curve: np.ndarray
     """The sum over rows of `pull` times the curvature of the squared error."""
-    prior: tuple[float, np.ndarray, np.ndarray] = (0.0, np.zeros(()), np.zeros(()))
-    """What is believed of the place, with derivatives."""
+    level: Sum = NOTHING
+    """What their log densities have besides that of the error, such as the logarithm of a scale by row: the weighted sum."""
 
 
-Squares = Callable[[np.ndarray, np.ndarray], Seen]
-"""(vector, pull by row) -> what is seen there."""
+Squares = Callable[[np.ndarray, Data, np.ndarray, np.ndarray], Seen]
+"""(vector, data, weight and pull of some rows) -> what is seen there."""
 
 
 @dataclass(frozen=True, eq=False)
 class Measurements:
-    """Rows as errors about a place."""
+    """Rows as errors about a place, wherever they are: they are only ever seen chunk by chunk."""
 
     squares: Squares
-    weight: np.ndarray
+    rows: Rows
     constrained: np.ndarray
     """Which parameters of the place are on a log-like scale."""
     starts: Sequence[tuple[np.ndarray, float]]
     """Vectors of the place with the scale to begin with, the narrowest first."""
     scale: float | None = None
     """The scale, where it is known."""
+    prior: Callable[[np.ndarray], Sum] = lambda place: NOTHING
+    """What is believed of the place."""
 
     def laws(self) -> list[ErrorLaw]:
         """A normal core by itself and with a wide part, and one with heavy tails."""
@@ -109,16 +118,30 @@ class ErrorLaw:
             return core
         return log_add_exp(core - softplus(share), wide - softplus(-share))
 
-    def look(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+    def look(self, vector: np.ndarray) -> Sum:
         """The log posterior density at a vector, with derivatives."""
-        size, weight = len(self.rows.constrained), self.rows.weight
+        size = len(self.rows.constrained)
+        sums = self.rows.rows.map(_LookPass(self), vector).sums
+        value, slope, curve = float(sums["value"]), np.array(sums["slope"]), np.array(sums["curve"])
+        there, tilted, bent = self.rows.prior(vector[:size])
+        value, slope[:size], curve[:size, :size] = value + there, slope[:size] + tilted, curve[:size, :size] + bent
+        for place_of, (centre, width) in self._believed(size):
+            away = (vector[place_of] - centre) / width
+            value -= 0.5 * away**2 + float(np.log(width)) + 0.5 * float(np.log(2.0 * np.pi))
+            slope[place_of] -= away / width
+            curve[place_of, place_of] -= width**-2
+        return float(value), slope, curve
+
+    def of_rows(self, vector: np.ndarray, data: Data, weight: np.ndarray) -> Sum:
+        """The log likelihood of some rows, with derivatives."""
+        size = len(self.rows.constrained)
         place, own = vector[:size], vector[size:]
         with np.errstate(all="ignore"):  # Places too far out are told by values that are not finite.
-            here = self.rows.squares(place, np.zeros(len(weight)))
+            here = self.rows.squares(place, data, weight, np.zeros(len(weight)))
             law = self.density(here.square, own)
             pull = weight * law.slope[:, 0]
-            there = self.rows.squares(place, pull)
-            value, slope, bent = there.prior
+            there = self.rows.squares(place, data, weight, pull)
+            value, slope, bent = there.level
             value = value + float(weight @ law.value)
             slope = np.concatenate([slope + here.slope.T @ pull, weight @ law.slope[:, 1:]])
             inner = here.slope.T @ (here.slope * (weight * law.curve[:, 0, 0])[:, None])
@@ -127,12 +150,7 @@ class ErrorLaw:
             curve[:size, :size] = inner + bent + there.curve
             curve[:size, size:], curve[size:, :size] = cross, cross.T
             curve[size:, size:] = np.einsum("n,nij->ij", weight, law.curve[:, 1:, 1:])
-        for place_of, (centre, width) in self._believed(size):
-            away = (vector[place_of] - centre) / width
-            value -= 0.5 * away**2 + float(np.log(width)) + 0.5 * float(np.log(2.0 * np.pi))
-            slope[place_of] -= away / width
-            curve[place_of, place_of] -= width**-2
-        return float(value), slope, curve
+        return value, slope, curve
 
     def _believed(self, size: int) -> list[tuple[int, tuple[float, float]]]:
         first = size + (self.rows.scale is None)
@@ -150,49 +168,108 @@ class ErrorLaw:
 
     def candidate(self) -> Candidate:
         """The law fitted from its starts, and the odds of every row."""
-        size, own = len(self.rows.constrained), (self.rows.scale is None) + len(self.beside)
-        problem = Function(self.look, np.concatenate([self.rows.constrained, np.ones(own, dtype=bool)]))
-        tops = [maximize(problem, self.start(*start), STOP) for start in self.starts]
-        best = tops[0]
-        for other in tops[1:]:
-            if np.isfinite(other.value) and not other.value <= best.value + 1e-8:
-                best = other
+        rows = self.rows.rows
+        begin = [self.start(*start) for start in self.starts]
+        if len(rows) > MANY:
+            some = replace(self.rows, rows=rows.sample(MANY, 0))
+            begin = [replace(self, rows=some).highest(begin).vector]
+        best = self.highest(begin)
         vector, (value, _, curve) = best.vector, self.look(best.vector)
         covariance, vector = np.linalg.pinv(-curve), self._unbiased(vector)
         score = lambda: self._scores(vector, covariance)
         if not self.beside:
             return Candidate(f"{self.name} alone", value, curve, score=score, margin=self.margin)
-        here = self.rows.squares(vector[:size], np.zeros(len(self.rows.weight)))
+        odds = self.rows.rows.map(_OddsPass(self, covariance), vector).by_unit
+        share_there, name = float(expit(vector[-1])), f"{self.name} and a wide part"
+        return Candidate(name, value, curve, odds["odds"], odds["variance"], share_there, score, self.margin)
+
+    def highest(self, starts: Sequence[np.ndarray]) -> Optimum:
+        """The highest top that is climbed to."""
+        own = len(starts[0]) - len(self.rows.constrained)
+        problem = Function(self.look, np.concatenate([self.rows.constrained, np.ones(own, dtype=bool)]))
+        tops = [maximize(problem, start, STOP) for start in starts]
+        best = tops[0]
+        for other in tops[1:]:
+            if np.isfinite(other.value) and not other.value <= best.value + 1e-8:
+                best = other
+        return best
+
+    def odds_of(
+        self, vector: np.ndarray, covariance: np.ndarray, data: Data, weight: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Log odds of the wide part, of some rows, and their variance from the estimates."""
+        size = len(self.rows.constrained)
+        here = self.rows.squares(vector[:size], data, weight, np.zeros(len(weight)))
         core, wide, share = self.parts(here.square, vector[size:])
         assert wide is not None
         assert share is not None
         odds = wide - core + share
         slope = np.concatenate([odds.slope[:, :1] * here.slope, odds.slope[:, 1:]], axis=1)
-        variance = np.einsum("ni,ij,nj->n", slope, covariance, slope)
-        share_there, name = float(expit(vector[-1])), f"{self.name} and a wide part"
-        return Candidate(name, value, curve, odds.value, variance, share_there, score, self.margin)
+        return odds.value, np.einsum("ni,ij,nj->n", slope, covariance, slope)
 
     def _unbiased(self, vector: np.ndarray) -> np.ndarray:
         """The vector as if the parameters of the place had cost no degrees of freedom: where rows are judged."""
         size = len(self.rows.constrained)
-        count = (1.0 - (float(expit(vector[-1])) if self.beside else 0.0)) * float(self.rows.weight.sum())
+        count = (1.0 - (float(expit(vector[-1])) if self.beside else 0.0)) * self.rows.rows.total_weight
         if self.rows.scale is not None or count <= 2 * size:
             return vector
         return vector + np.where(np.arange(len(vector)) == size, 0.5 * np.log(count / (count - size)), 0.0)
 
     def _scores(self, vector: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Two-sided normal scores of rows in the core, and their variance from the estimates, by differences in the vector."""
+        """Two-sided normal scores of rows in the core, and their variance from the estimates."""
+        found = self.rows.rows.map(_ScorePass(self, covariance), vector).by_unit
+        return found["score"], found["variance"]
+
+    def scores_of(
+        self, vector: np.ndarray, covariance: np.ndarray, data: Data, weight: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The scores of some rows, and their variance by differences in the vector."""
         size, known = len(self.rows.constrained), self.rows.scale
 
         def score(at: np.ndarray) -> np.ndarray:
             scale = float(np.exp(at[size])) if known is None else known
-            away = np.sqrt(self.rows.squares(at[:size], np.zeros(len(self.rows.weight))).square) / scale
-            tail = stats.t(np.exp(at[-2])).sf(away) if "dof" in self.beside else stats.norm.sf(away)
+            away = np.sqrt(self.rows.squares(at[:size], data, weight, np.zeros(len(weight))).square) / scale
+            tail = stdtr(np.exp(at[-2]), -away) if "dof" in self.beside else ndtr(-away)
             return -ndtri(np.maximum(tail, 1e-300))
 
         here = score(vector)
         slope = np.stack([(score(vector + step) - here) / STEP for step in STEP * np.eye(len(vector))], axis=1)
         return here, np.einsum("ni,ij,nj->n", slope, covariance, slope)
+
+
+@dataclass(frozen=True, eq=False)
+class _LookPass:
+    """The log likelihood of a law over a chunk."""
+
+    law: ErrorLaw
+
+    def __call__(self, vector: np.ndarray, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, None]:
+        value, slope, curve = self.law.of_rows(vector, data, weight)
+        return {"value": value, "slope": slope, "curve": curve}, {}, None
+
+
+@dataclass(frozen=True, eq=False)
+class _OddsPass:
+    """The odds of a chunk's rows."""
+
+    law: ErrorLaw
+    covariance: np.ndarray
+
+    def __call__(self, vector: np.ndarray, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, None]:
+        odds, variance = self.law.odds_of(vector, self.covariance, data, weight)
+        return {}, {"odds": odds, "variance": variance}, None
+
+
+@dataclass(frozen=True, eq=False)
+class _ScorePass:
+    """The scores of a chunk's rows."""
+
+    law: ErrorLaw
+    covariance: np.ndarray
+
+    def __call__(self, vector: np.ndarray, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, None]:
+        score, variance = self.law.scores_of(vector, self.covariance, data, weight)
+        return {}, {"score": score, "variance": variance}, None
 
 
 def _normal(q: Jet, scale: Jet) -> Jet:

@@ -17,6 +17,7 @@ from robustly.fit.outcome import Outcome
 from robustly.result.estimates import by_name
 from robustly.result.laws import RowPosterior
 from robustly.result.outliers import Judgement
+from robustly.result.summary import edge_chances
 from robustly.rows.labels import RowLabels
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         **({"freedom": fit.freedom} if fit.freedom else {}),
         **about,
     }
+    if chances := edge_chances(fit):
+        meta["edge_chances"] = chances
     judged = _judgement(fit)
     if judged is not None:
         meta["judgement"] = {"share": judged.share, "law": judged.law, "weights": judged.weights, "doubt": judged.doubt}
@@ -130,6 +133,7 @@ def fields_of(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
             posteriors.setdefault(site, {})[part] = array
     saved: dict[str, Any] = {"posteriors": {site: RowPosterior(**parts) for site, parts in posteriors.items()}}
     saved |= {name: arrays[name] for name in ("scored", "tail_probabilities", "loo_by_row") if name in arrays}
+    saved["edge_chances"] = {name: float(chance) for name, chance in meta.get("edge_chances", {}).items()}
     if "judgement" in meta:
         told = meta["judgement"]
         parts = arrays.get("judged_probability"), arrays.get("judged_tail")

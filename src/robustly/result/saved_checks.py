@@ -98,7 +98,7 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
     need(asked["prior"] is None or isinstance(asked["prior"], str), "prior is not a name")
     need(isinstance(meta.get("by_formula", False), bool), "by_formula is not true or false")
     check_row_labels(meta.get("row_labels"), rows)
-    need(meta.get("response") is None or isinstance(meta["response"], str), "response is not a checksum")
+    need(meta.get("response") is None or _is_checksum(meta["response"]), "response is not a checksum")
     needs = meta.get("needs", [])
     need(
         isinstance(needs, list) and all(one in ("offset", "exposure", "trials") for one in needs), "needs are not known"
@@ -153,15 +153,27 @@ def check_grouped(meta: Meta, arrays: Arrays) -> None:
     need(all(isinstance(one, str | int | float) for one in effects["labels"]), "a label is neither a word nor a number")
     array_in(arrays, "effects:factor", (size, size))
     array_in(arrays, "effects:psi", (None,))
-    array_in(arrays, "effects:mean", (groups, size))
-    array_in(arrays, "effects:covariance", (groups, size, size))
+    known = groups
+    if "inner" in effects:
+        text_in(effects, "inner")
+        texts_in(effects, "inner_groups")
+        within = list_in(effects, "inner_labels")
+        need(all(isinstance(one, str | int | float) for one in within), "a label is neither a word nor a number")
+        need(type(effects["outer"]) is int and 1 <= effects["outer"] < size, "outer is not a number of effects")
+        owner = array_in(arrays, "effects:owner", (len(within),), least=0.0)
+        need(
+            bool(np.all((owner < groups) & (owner == np.rint(owner)))), "owner does not say the groups of those within"
+        )
+        known += len(within)
+    array_in(arrays, "effects:mean", (known, size))
+    array_in(arrays, "effects:covariance", (known, size, size))
     if "effects:precisions" in arrays:
         array_in(arrays, "effects:precisions", (groups, 2), least=0.0)
 
 
 def check_estimator(meta: Meta, arrays: Arrays) -> None:
     need(isinstance(meta["fit"], dict), "fit is not a table")
-    check_glm(meta["fit"], arrays)
+    (check_grouped if "effects" in meta["fit"] else check_glm)(meta["fit"], arrays)
     text_in(meta, "class")
     settings_in(meta, "params")
     wanted = len(meta["fit"]["terms"]) - int(meta["fit"]["intercept"])
@@ -292,6 +304,10 @@ def check_topics_extras(meta: Meta, arrays: Arrays, words: int, topics: int) -> 
             ("alpha_table_counts", (topics,)),
         ):
             array_in(arrays, name, shape)
+
+
+def _is_checksum(value: object) -> bool:
+    return isinstance(value, str) and len(value) == 64 and not set(value) - set("0123456789abcdef")
 
 
 CHECKS: dict[str, Callable[[Meta, Arrays], None]] = {

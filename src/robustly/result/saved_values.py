@@ -83,6 +83,9 @@ def check_telling(meta: Meta) -> None:
     text_in(meta, "approximation")
     if meta.get("scales"):
         need(len(texts_in(meta, "scales")) == len(meta["labels"]), "the scales and the labels differ in number")
+    chances = meta.get("edge_chances", {})
+    need(isinstance(chances, dict) and set(chances) <= set(meta["labels"]), "edge_chances is not about the labels")
+    need(all(isinstance(one, int | float) and 0 <= one <= 1 for one in chances.values()), "edge_chances are no chances")
     limits = meta.get("limits", {})
     need(isinstance(limits, dict), "limits is not a table")
     for site, given in limits.items():

@@ -176,13 +176,17 @@ class Source(ABC):
         """Standard deviations of groups' effects with profile intervals."""
         refuse_other_models("variance_components", MIXED_MODELS)
 
-    def row_tails(self) -> np.ndarray:
-        """How probable a response at least as far out is, by row, where units are groups."""
+    def judge_rows(self) -> Judgement:
+        """What is believed of every row, where units are groups."""
         refuse_other_models('outliers(level="row")', MIXED_MODELS)
 
     def group_effects(self) -> pd.DataFrame:
         """Effects, weights and tails by group."""
         refuse_other_models("group_effects", MIXED_MODELS)
+
+    def inner_group_effects(self) -> pd.DataFrame:
+        """Effects by group within a group."""
+        refuse_other_models("inner_group_effects", MIXED_MODELS)
 
     def row_weights(self) -> np.ndarray:
         """How much each row counts, beside a row in the middle of its law."""

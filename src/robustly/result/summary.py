@@ -6,12 +6,16 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from robustly.result.estimates import deviations
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from robustly.result.fit import Fit
+
+CHANCE = 0.05
+MOST_TESTED = 20_000
 
 
 class Summary:
@@ -67,6 +71,8 @@ def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summar
         columns |= {"t" if np.isfinite(dof).any() else "z": z, "p": 2.0 * t.sf(np.abs(z), dof)}
     for place, name in enumerate(("2.5 %", "97.5 %")):
         columns[name] = np.array([intervals[label][place] for label in fit.labels])
+    import pandas as pd
+
     frame = pd.DataFrame(columns, index=pd.Index(fit.labels, name="term" if fit.terms else "parameter"))
     gone = fit.row_labels.dropped
     bound = " (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""
@@ -80,7 +86,31 @@ def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summar
         "standard errors by": f"{fit.information} information" if kind == "information" else kind,
         "outcome": str(fit.outcome),
     }
+    heading |= _whether_rows_differ(fit)
     for name, value in fit.derived.items():
         if name not in fit.labels and value is not None and np.ndim(value) == 0:
             heading[name] = _four_digits(float(value))
     return Summary(heading, frame, list(fit.notes))
+
+
+def _whether_rows_differ(fit: Fit) -> dict[str, str]:
+    """Whether what rows have of their own could be chance: maximum likelihood finds a little of it in every other set of rows."""
+    edges, told = getattr(fit.model, "edges", {}), []
+    for name, chance in edge_chances(fit).items():
+        if name in edges:  # a file may say anything of its labels
+            verdict = "not distinguishable from" if chance > CHANCE else "other than"
+            told.append(f"{name} {fit.parameters[name]:.3g}, {verdict} {edges[name]:g} (p = {chance:.2g})")
+    return {"rows differ": "; ".join(told)} if told else {}
+
+
+def edge_chances(fit: Fit) -> dict[str, float]:
+    """p-values of the simpler law at the edge of each number that lets rows differ, by its name.
+
+    By likelihood ratio, which takes a classical fit; of very many rows it is not asked unless a user does.
+    """
+    if "edge_chances" not in fit.saved:
+        edges = getattr(fit.model, "edges", {})
+        here = fit.source is not None and fit.outcome.converged and not fit.unit and len(fit.weight) <= MOST_TESTED
+        asked = [name for name in edges if name in fit.labels] if here else []
+        fit.saved["edge_chances"] = {name: float(fit.test(f"{name} = {edges[name]:g}").pvalue) for name in asked}
+    return fit.saved["edge_chances"]

@@ -16,11 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from numpyro.distributions import constraints as limit
 
 from robustly._runtime.compiled import one_thread
 from robustly._runtime.precision import double_precision
 from robustly.approx import Exact
+from robustly.errors import FitError
 from robustly.fit.newton import maximize
 from robustly.fit.outcome import Stop
 from robustly.fit.passes import ChunkPass
@@ -90,6 +90,8 @@ class TwoPart:
     """Where compiled passes are kept, so that a law like one before compiles nothing."""
 
     def row_model(self) -> RowModel:
+        from numpyro.distributions import constraints as limit
+
         def log_hyperprior(theta: Any) -> Any:
             total = jnp.zeros(()) if self.prior is None else self.prior(theta)
             if self.wide:
@@ -153,7 +155,11 @@ class TwoPart:
                 found = Found(problem, maximize(problem, vector, STOP))
                 if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-8):
                     best = found
-            assert best is not None
+            if best is None:
+                raise FitError(
+                    f"no law in two parts with {self.name} has a finite likelihood of these rows, so none can be judged by it. Look "
+                    "at the data for extreme values."
+                )
             curve = best.problem.look(best.vector).curve
             assert curve is not None
             theta_of = model.parameters.natural

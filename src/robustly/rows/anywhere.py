@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from robustly.errors import DataError
-from robustly.rows.dask_columns import DaskColumns, is_dask
 from robustly.rows.store import Rows
 from robustly.rows.stored import Layout, Stored
 
@@ -15,7 +14,11 @@ def as_stored(value: Any) -> Stored | None:
     """Columns of rows that live elsewhere, or None for anything else."""
     if isinstance(value, Stored):
         return value
-    return DaskColumns.of(value) if is_dask(value) else None
+    if not (hasattr(value, "__dask_graph__") and hasattr(value, "to_delayed")):
+        return None
+    from robustly.rows.dask_columns import DaskColumns
+
+    return DaskColumns.of(value)
 
 
 def rows_from(asked: Sequence[Stored], layout: Layout) -> Rows:

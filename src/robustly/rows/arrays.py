@@ -12,7 +12,9 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from robustly._runtime.memory import may_have_compiled
+from robustly._runtime.settings import check_whole
 from robustly.errors import DataError
+from robustly.rows.labels import as_floats, as_numbers
 from robustly.rows.store import (
     THREADS,
     Data,
@@ -23,13 +25,15 @@ from robustly.rows.store import (
     Sums,
     added_up,
     first_time,
+    in_order,
     in_pool,
     sample_places,
-    thread_pool,
 )
 
 CHUNK = 2048
 SMALLEST = 64
+# Weights that sum to less are lost in rounding; one that is larger is no number of times a row was seen, and drowns the others.
+LEAST_WEIGHT, MOST_WEIGHT = 1e-200, 1e12
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,19 +95,28 @@ class ArrayRows(Rows):
             yield place, *self.chunk_at(place)
 
     def map(self, chunk_pass: Pass, theta: Any, keep: Slot | None = None, into: Slot | None = None) -> Mapped:
-        done, by_unit, state = self.each_chunk(
-            chunk_pass, theta, None if keep is None else self._states.get(keep), keeps_state=into is not None
-        )
+        whole: dict[str, np.ndarray] = {}
+        states = None if keep is None else self._states.get(keep)
+        # Added up as they come: sums of a thousand columns are large.
+        sums = added_up(self._chunk_sums(chunk_pass, theta, states, into is not None, whole))
+        state = whole.pop("", None)
         if into is not None and state is not None:
             self._states[into] = state
-        return Mapped(added_up(done), by_unit)
+        return Mapped(sums, whole)
 
     def each_chunk(
         self, chunk_pass: Pass, theta: Any, states: np.ndarray | None, *, keeps_state: bool
     ) -> tuple[list[Sums], dict[str, np.ndarray], np.ndarray | None]:
         """The sums of every chunk in the order of the rows, the values by unit of all rows, and their states."""
-        places = list(self.places())
         whole: dict[str, np.ndarray] = {}
+        done = list(self._chunk_sums(chunk_pass, theta, states, keeps_state, whole))
+        return done, whole, whole.pop("", None)
+
+    def _chunk_sums(
+        self, chunk_pass: Pass, theta: Any, states: np.ndarray | None, keeps_state: bool, whole: dict[str, np.ndarray]
+    ) -> Iterator[Sums]:
+        """The sums of every chunk in the order of the rows; values by unit, and states as "", go to `whole`."""
+        places = list(self.places())
         making_room = Lock()
 
         def put(name: str, place: slice, part: Any) -> None:
@@ -131,12 +144,11 @@ class ArrayRows(Rows):
         if first:
             may_have_compiled()
         if len(places) < 4 or THREADS == 1 or in_pool():
-            done = [run(place) for place in places]
-        else:
-            # What has to be compiled is compiled once, by the first chunk.
-            done = [run(place) for place in places[:first]]
-            done += thread_pool().map(run, places[first:])
-        return done, whole, whole.pop("", None)
+            yield from map(run, places)
+            return
+        # What has to be compiled is compiled once, by the first chunk.
+        yield from map(run, places[:first])
+        yield from in_order(run, places[first:])
 
     @property
     def here(self) -> ArrayRows:
@@ -198,7 +210,7 @@ def make_rows(
     """Read arrays as rows; name the array and the row when something cannot be used."""
     arrays = []
     for label, given in zip(labels, data):
-        array = np.asarray(given)
+        array = np.asarray(as_numbers(given, label))
         if array.dtype == object or array.dtype.kind in "USMm":
             raise DataError(
                 f"{label} holds {array.dtype if array.dtype != object else 'mixed objects'}, but numbers are needed. "
@@ -206,7 +218,7 @@ def make_rows(
             )
         if array.ndim == 0:
             raise DataError(f"{label} is a single number, but rows need an array with a leading axis.")
-        if array.dtype.kind in "fc":
+        if array.dtype.kind == "f":
             array = array.astype(np.float64, copy=False)
             _refuse_missing(array, label)
         elif array.dtype.kind in "iu":
@@ -219,21 +231,33 @@ def make_rows(
     n = len(arrays[0]) if arrays else 0
     if n == 0:
         raise DataError("there are no rows to fit: the data are empty.")
-    return ArrayRows(tuple(arrays), read_weights(weights, n), chunk or CHUNK, tuple(labels))
+    return ArrayRows(
+        tuple(arrays),
+        read_weights(weights, n),
+        CHUNK if chunk is None else check_whole("chunk", chunk, 1),
+        tuple(labels),
+    )
 
 
 def read_weights(weights: Any, n: int) -> np.ndarray:
     """Row weights as floats; one each when none are given."""
     if weights is None:
         return np.ones(n)
-    weight = np.asarray(weights, dtype=np.float64)
+    weight = as_floats(weights, "weights")
     if weight.shape != (n,):
         raise DataError(f"weights have shape {weight.shape}, but there are {n} rows. Give one weight a row.")
-    bad = np.flatnonzero(~np.isfinite(weight) | (weight < 0))
+    bad = np.flatnonzero(~((weight >= 0) & (weight <= MOST_WEIGHT)))
     if bad.size:
-        raise DataError(f"weights hold {weight[bad[0]]} in row {bad[0]}; a weight is a finite number of at least 0.")
+        raise DataError(
+            f"weights hold {weight[bad[0]]} in row {bad[0]}; a weight is a finite number of at least 0 and at most {MOST_WEIGHT:g}."
+        )
     if not weight.any():
         raise DataError("all weights are 0, so no row counts. Give at least one row a positive weight.")
+    if weight.sum() < LEAST_WEIGHT:
+        raise DataError(
+            f"the weights sum to {weight.sum():.3g}, which is lost in rounding. A weight says how often its row counts: multiply "
+            "them all."
+        )
     return weight
 
 

@@ -17,11 +17,6 @@ from robustly.rows.stored import Layout, Stored
 from robustly.rows.streamed import Piece, Recipe, located, made
 
 
-def is_dask(value: Any) -> bool:
-    """Whether `value` is a collection of Dask's."""
-    return hasattr(value, "__dask_graph__") and hasattr(value, "to_delayed")
-
-
 @dataclass(frozen=True, eq=False)
 class DaskColumns(Stored):
     """Columns of a Dask data frame, or a Dask array."""

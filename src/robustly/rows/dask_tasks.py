@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from robustly._runtime.memory import keep_for_next_chunk
 from robustly.errors import RobustlyError
 from robustly.rows.arrays import ArrayRows, pad
 from robustly.rows.ragged import RaggedRows
@@ -48,6 +49,7 @@ class Cutting:
 
 def run_pass(chunk_pass: Pass, theta: Any, part: Any, before: Any, cutting: Cutting, keeps: bool) -> Done:
     """A pass over a partition. One that has nothing to add up only says what it gives by row."""
+    keep_for_next_chunk()
     if isinstance(part, RaggedRows):
         mapped, state = _ragged(chunk_pass, theta, part, before, keeps)
         found = {name: (np.shape(value)[1:], np.asarray(value).dtype) for name, value in mapped.by_unit.items()}
@@ -65,6 +67,7 @@ def run_pass(chunk_pass: Pass, theta: Any, part: Any, before: Any, cutting: Cutt
 
 def run_by_row(chunk_pass: Pass, theta: Any, part: Any, before: Any, cutting: Cutting, name: str) -> np.ndarray:
     """Values by row of a partition."""
+    keep_for_next_chunk()
     if isinstance(part, RaggedRows):
         return _ragged(chunk_pass, theta, part, before, False)[0].by_unit[name]
     return np.concatenate([by_unit[name] for _, (_, by_unit, _) in _each(chunk_pass, theta, part, before, cutting)])

@@ -130,8 +130,8 @@ def _read_text(
     separator = delimiter or ("\t" if kind in TABBED else ",")
     if separator == "\\t":
         separator = "\t"
-    if len(separator) != 1:
-        raise DataError(f"a delimiter is one character; got {separator!r}.")
+    if len(separator) != 1 or separator in '\r\n"\0':
+        raise DataError(f"a delimiter is one character other than a quote or the end of a line; got {separator!r}.")
     if decimal not in (".", ",") or decimal == separator:
         raise DataError(f"--decimal is a point or a comma, other than the delimiter; got {decimal!r}.")
     with warnings.catch_warnings():
@@ -149,6 +149,10 @@ def _read_text(
             raise DataError(
                 f"{path} is not {encoding} text: byte {error.object[error.start]:#04x} cannot be read. Save it as UTF-8, "
                 "or name its encoding, e.g. --encoding latin-1."
+            ) from None
+        except UnicodeError as error:
+            raise DataError(
+                f"{path} is not {encoding} text: {error}. Name its encoding, e.g. --encoding latin-1."
             ) from None
         except LookupError:
             raise DataError(f"there is no encoding {encoding!r}. Try utf-8 or latin-1.") from None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from robustly.errors import DataError, ModelError, names
+from robustly.errors import DataError, ModelError, NotANumberError, names
 
 ACTIONS = ("raise", "drop")
 LISTED = 10
@@ -122,6 +123,40 @@ def as_numbers(given: Any, label: str) -> Any:
                 'NaN (array.filled(np.nan)) and give na_action="drop".'
             )
         given = np.asarray(given)
+    if isinstance(given, list | tuple):
+        try:
+            given = np.asarray(given)
+        except ValueError:
+            raise DataError(
+                f"{label} is a list whose rows are of unlike length. Give every row as many numbers."
+            ) from None
+    if isinstance(given, np.ndarray) and given.dtype == object:
+        for place, value in np.ndenumerate(given):
+            if isinstance(value, int) and abs(value) > sys.float_info.max:
+                raise DataError(
+                    f"{label} holds a whole number of {len(str(value))} digits in row {place[0]}, beyond floating point."
+                )
     if getattr(getattr(given, "dtype", None), "kind", "") == "c" or isinstance(given, complex):
         raise DataError(f"{label} holds complex numbers. Complex data not supported: give real numbers.")
     return given
+
+
+def as_floats(given: Any, label: str) -> np.ndarray:
+    """What stands beside the rows as numbers, or the first entry that is none."""
+    given = as_numbers(given, label)
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError, OverflowError):
+        for row, value in enumerate(np.ravel(np.asarray(given, dtype=object))):
+            try:
+                float(value)
+            except TypeError:
+                raise NotANumberError(
+                    f"{label}: row {row} holds {value!r}, but every argument must be a number, or a string that is a "
+                    "number. Correct that row."
+                ) from None
+            except (ValueError, OverflowError):
+                raise DataError(
+                    f"{label}: row {row} holds {value!r}, which is not a number. Give one number a row."
+                ) from None
+        raise DataError(f"{label} holds something that is not one number a row. Give one number a row.") from None

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 
-from robustly._runtime.estimator import with_parameters
+from robustly._runtime.estimator import as_before_if_stopped, with_parameters
 from robustly._runtime.threads import on_one_thread
 from robustly.errors import ConvergenceWarning, ModelError, NotFittedError, PersistError
 from robustly.fit.t_components import Components
@@ -97,6 +97,7 @@ class RobustGaussianHMM(BaseEstimator):
     params: str = "stmc"
     random_state: Any = None
 
+    @as_before_if_stopped
     @on_one_thread
     def fit(self, X: ArrayLike, lengths: ArrayLike | None = None) -> RobustGaussianHMM:
         """Fit to rows `X` (T, d), sequences of the given `lengths` end to end; NaN is missing."""

@@ -12,6 +12,7 @@ from robustly.fit.t_components import Components, Rules
 from robustly.fit.t_settings import LARGEST_VALUE, check_t_settings, floor_of
 from robustly.fit.t_start import make_start
 from robustly.model import scale_matrices
+from robustly.rows.labels import as_numbers
 from robustly.series.baumwelch import Chain, HMMRules
 
 START_DOF = 5.0
@@ -31,7 +32,7 @@ def check_hmm_settings(model: Any) -> None:
 def read_rows(X: ArrayLike, lengths: ArrayLike | None, dim: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Rows (T, d) as numbers, NaN for missing, and where each sequence ends."""
     try:
-        rows = np.array(X, dtype=np.float64, order="C")
+        rows = np.array(as_numbers(X, "X"), dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise DataError(f"X holds something that is not a number: {error}. Encode or drop that column.") from error
     if rows.ndim != 2 or 0 in rows.shape:
@@ -87,9 +88,10 @@ def filled_rows(rows: np.ndarray, size: int) -> np.ndarray:
         column = int(np.argmax(gaps.all(axis=0)))
         raise DataError(f"column {column} of X has no value at all. Drop it.")
     known = rows[~gaps.all(axis=1)]
-    if len(known) < size:
+    if len(known) < max(2 * size, 3):
         raise DataError(
-            f"{len(known)} rows have a value for n_components={size}; each state needs at least one. Lower n_components."
+            f"{len(known)} rows have a value for n_components={size}; {max(2 * size, 3)} are needed, two a state and three in all. Lower "
+            "n_components or take more rows."
         )
     if (np.nanmax(known, axis=0) == np.nanmin(known, axis=0)).all():
         raise DataError(

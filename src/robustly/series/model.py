@@ -47,8 +47,8 @@ class LocalizedSeries:
                     raise LocalizeError(
                         f'fixed= holds "dof" of a disturbance; got "{word}".{did_you_mean(word, ["dof"])}'
                     )
-                if not value > 0:
-                    raise LocalizeError(f"dof is a positive number; got {value}.")
+                if not isinstance(value, int | float | np.number) or not value > 0:
+                    raise LocalizeError(f"dof is a positive number; got {value!r}.")
                 self.held[list(sites).index(site)] = float(value)
 
     def __repr__(self) -> str:
@@ -77,12 +77,17 @@ class LocalizedSeries:
             draws: of the precisions, while searching; the evidence at the end takes 1000 fresh ones.
             seed: of the draws, and of the chain behind outliers and breaks.
             max_steps: most steps of the search.
-            rtol: relative change of the bound that ends ``"bound"`` and ``"em"``.
+            rtol: relative change of the bound that ends ``"em"``.
         """
+        if not isinstance(method, str):
+            raise ModelError(
+                f"fit takes a method, one of {names(METHODS)}; got a {type(method).__name__}. The series is in the model already."
+            )
         if method not in METHODS:
             raise ModelError(f'no method "{method}"; there are {names(METHODS)}.{did_you_mean(method, METHODS)}')
-        if draws < 50:
-            raise ModelError(f"draws is 50 or more; got {draws}.")
+        for word, value, least in (("draws", draws, 50), ("max_steps", max_steps, 1), ("seed", seed, 0)):
+            if not isinstance(value, int | np.integer) or value < least:
+                raise ModelError(f"{word} is a whole number of {least} or more; got {value!r}.")
         model = self.disturbances
         plain, likelihood = search.gaussian(model, read_start(model.model, start))
         held = dict(self.held)
@@ -102,8 +107,10 @@ class LocalizedSeries:
                 max_steps: int, rtol: float) -> Best:  # fmt: skip
         if all(np.isinf(space.held.get(s, 1.0)) for s in range(len(self.disturbances.sites))):
             return search.at_gaussian(space, plain, likelihood)
-        if method in ("bound", "em"):
-            return search.by_bound(space, plain, max_steps, rtol, rounds=1 if method == "em" else meanfield.MAX_ROUNDS)
+        if method == "bound":
+            return search.by_bound(space, plain, max_steps)
+        if method == "em":
+            return search.em_of_bound(space, plain, likelihood, max_steps, rtol)
         if self.disturbances.steps > 2 * search.STRETCH:
             # Importance weights of so many steps are worth nothing; see docs/series.md.
             return search.by_stretch(space, plain, max_steps)

@@ -30,10 +30,14 @@ FIRST_STEPS = 8
 # How often a search begins anew where the same steps are explained better in another way, and by how many nats.
 MOST_EXPLANATIONS, BETTER = 3, 0.5
 FINAL_DRAWS = 1000
+# Extrapolations of EM that are longer are not tried.
+LONGEST = 100.0
+# A step of EM that gains less than this share of what the normal would is slow.
+SLOW = 0.05
 # What the noise of the draws may cost the maximum, in nats, before more are drawn; and most draws.
 MOST_LOST, MOST_DRAWS, CURVATURE_DRAWS = 0.03, 1600, 400
-# Most sets of draws, how far a search goes with one (in standard errors), and the step of its slopes.
-MOST_SETS, FARTHEST, DIFFERENCE = 8, 1.0, 0.05
+# Most sets of draws, how far a search goes with one (in standard errors), the step of its slopes, and the largest unit.
+MOST_SETS, FARTHEST, DIFFERENCE, MOST_UNIT = 8, 1.0, 0.05, 1.0
 
 
 def gaussian(model: Disturbances, params: np.ndarray, max_steps: int = 200) -> tuple[np.ndarray, float]:
@@ -188,8 +192,10 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
     random = np.random.default_rng(seed)
     vector, steps = best.vector, 0
     size = newton_matrix(best.curve)
-    unit = 1.0 / np.sqrt(np.maximum(np.diag(size), 1e-12))
+    # Draws say nothing of tails that are several times as heavy, even where nothing else does.
+    unit = np.minimum(1.0 / np.sqrt(np.maximum(np.diag(size), 1e-12)), MOST_UNIT)
     inverse = np.linalg.inv(size * unit[:, None] * unit)
+    curved, turned = np.linalg.eigh(size * unit[:, None] * unit)
     low, high = ends_of(space)
     for _ in range(MOST_SETS):
         natural, dofs = space.split(vector)
@@ -221,6 +227,9 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
             converged = gain < max(0.01, 0.5 * lost) or risen < 0.1 * lost
             if converged:
                 break
+        # A direction in which the evidence is flat costs next to nothing, however far the noise leads along it.
+        along = np.maximum(np.einsum("ie,ij,je->e", turned, noise, turned), 0.0)
+        lost = 0.5 * float(np.sum(np.minimum(along / curved, curved * len(unit) * FARTHEST**2)))
         near = float(np.abs((vector - origin) / unit).max()) < 0.5 * FARTHEST
         if near and (lost <= MOST_LOST or number >= MOST_DRAWS):
             break
@@ -242,38 +251,80 @@ def by_sampling(space: Space, best: Best, number: int, seed: int) -> Best:
     return Best(vector, here.value, curve, outcome, "sampled", left, draws, here, lost=lost)
 
 
-def by_bound(space: Space, params: np.ndarray, max_steps: int, rtol: float, rounds: int) -> Best:
-    """Maximise the mean-field bound: `rounds` rounds of the precisions, then the parameters with the precisions held.
+def by_bound(space: Space, params: np.ndarray, max_steps: int) -> Best:
+    """Maximise the mean-field bound over the parameters, with the precisions at their best for each."""
+    model = space.model
+    start = space.join(space.lifted(params), np.full(len(model.sites), START_DOFS[0]))
+    held, top = meanfield.start_locals(model, space.split(start)[1]), -np.inf
+    history: list[dict[str, Any]] = []
 
-    With one round between, this is variational EM as the paper has it; with many, each step sees the bound at its best.
-    Neither half lowers the bound.
+    def value(at: np.ndarray) -> float:
+        nonlocal held, top
+        found = meanfield.find_locals(model, *space.split(at), held)
+        if found.bound >= top:
+            held, top = found.locals, found.bound
+            history.append({"step": len(history) + 1, "bound": top})
+        return found.bound
+
+    # At their best the precisions have no slope, so a few rounds are enough nearby.
+    nearby = lambda at: meanfield.find_locals(model, *space.split(at), held, max_rounds=NEARBY_ROUNDS).bound
+    best = climb_series(value, start, space.bounds, max_steps, step=2e-3, nearby=nearby, rtol=1e-8)
+    converged = bool(best.success) or best.status == 2
+    return _at_bound(space, best.x, held, ended(converged, int(best.nit), max_steps), history)
+
+
+def em_of_bound(space: Space, params: np.ndarray, plain: float, max_steps: int, rtol: float) -> Best:
+    """Climb the mean-field bound by variational EM as the paper has it: a round of the precisions, then the parameters.
+
+    After every second step the two are extrapolated (Varadhan & Roland 2008), and what does not raise the bound is not taken. Tails on
+    their way to the normal arrive there once a step gains little of what is missing to `plain`, the bound with normal tails.
     """
     model = space.model
+    low, high = ends_of(space)
+
+    def turn(vector: np.ndarray, held: meanfield.Locals) -> tuple[np.ndarray, meanfield.Locals, float]:
+        dofs = space.split(vector)[1]
+        found = meanfield.find_locals(model, *space.split(vector), held, max_rounds=1)
+        laws = found.locals if found.converged else meanfield.update_precisions(model, dofs, found.smoothed)
+        ahead = climb_series(lambda at: meanfield.bound_at(model, *space.split(at), laws), vector, space.bounds, 4)
+        return ahead.x, laws, -float(ahead.fun)
+
     vector = space.join(space.lifted(params), np.full(len(model.sites), START_DOFS[0]))
-    natural, dofs = space.split(vector)
-    held = meanfield.start_locals(model, dofs)
+    held, bound = meanfield.start_locals(model, space.split(vector)[1]), -np.inf
     history: list[dict[str, Any]] = []
-    converged = False
-    for step in range(1, max_steps + 1):
-        found = meanfield.find_locals(model, natural, dofs, held, max_rounds=rounds)
-        held = found.locals if found.converged else meanfield.update_precisions(model, dofs, found.smoothed)
-        laws = held
-        value = lambda at, laws=laws: meanfield.bound_at(model, *space.split(at), laws)
-        ahead = climb_series(value, vector, space.bounds, 15 if rounds > 1 else 4)
-        before = history[-1]["bound"] if history else -np.inf
-        vector = ahead.x
-        history.append({"step": step, "bound": -float(ahead.fun)})
-        natural, dofs = space.split(vector)
-        if -ahead.fun - before <= rtol * max(1.0, abs(ahead.fun)):
-            converged = True
-            break
+    path, converged = [vector], False
+    while len(history) < max_steps and not converged:
+        before = bound
+        if len(path) < 3:
+            vector, held, bound = turn(vector, held)
+            path.append(vector)
+            converged = bound - before <= rtol * max(1.0, abs(bound))
+            if not space.held and bound - before < SLOW * (plain - bound):
+                vector = space.join(params, np.full(len(model.sites), meanfield.LARGEST_DOF))
+                return _at_bound(space, vector, held, ended(True, len(history) + 1, max_steps), history)
+        else:
+            first = path[1] - path[0]
+            second = path[2] - path[1] - first
+            length = float(np.linalg.norm(first)) / max(float(np.linalg.norm(second)), 1e-300)
+            far = path[0] + 2.0 * length * first + length**2 * second
+            tried = turn(np.clip(far, low, high), held) if 1.0 < length < LONGEST else (vector, held, -np.inf)
+            if tried[2] > bound:
+                vector, held, bound = tried
+            path = [vector]
+        history.append({"step": len(history) + 1, "bound": bound})
+    return _at_bound(space, vector, held, ended(converged, len(history), max_steps), history)
+
+
+def _at_bound(
+    space: Space, vector: np.ndarray, held: meanfield.Locals, outcome: Outcome, history: list[dict[str, Any]]
+) -> Best:
+    model = space.model
+    natural, dofs = space.split(vector)
     found = meanfield.find_locals(model, natural, dofs, held)
 
     def profile(at: np.ndarray) -> float:
-        params_at, dofs_at = space.split(at)
-        return meanfield.find_locals(model, params_at, dofs_at, found.locals, tol=1e-11).bound
+        return meanfield.find_locals(model, *space.split(at), found.locals, tol=1e-11).bound
 
     curve = curvature(profile, vector, profile(vector), np.full(len(vector), 1e-2))
     left = leave_out(model, natural, dofs, keep=True)
-    outcome = ended(converged, len(history), max_steps)
     return Best(vector, found.bound, curve, outcome, "bound", left, history=tuple(history))

@@ -14,6 +14,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -255,7 +256,7 @@ def _results(tasks: list[Task], wanted: Wanted, jobs: int) -> Generator[list[dic
 
     waiting = iter(tasks)
     with _one_thread_each():
-        pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_leave_stopping_to_parent)
+        pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_follow_parent)
         try:
             # A few tasks ahead keep all busy, and few enough that a stop is quick.
             running: set[Future[list[dict[str, Any]]]] = set()
@@ -275,8 +276,21 @@ def _results(tasks: list[Task], wanted: Wanted, jobs: int) -> Generator[list[dic
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _leave_stopping_to_parent() -> None:
+def _follow_parent() -> None:
+    """Leave stopping by hand to the parent, and end with it: a parent that is killed can tell nobody."""
+    import multiprocessing
+    from multiprocessing.connection import wait as wait_for
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+
+    def watch() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 @contextlib.contextmanager

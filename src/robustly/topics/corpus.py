@@ -18,7 +18,11 @@ from scipy import sparse
 
 from robustly.errors import DataError, SupportError
 from robustly.result.persist import atomic
+from robustly.rows.labels import as_floats, as_numbers
 from robustly.topics.corpus_files import LARGEST_ID, Source, build_counts, read_vocabulary, read_word_counts
+
+# A book has some 1e5 words; beyond this, counts are something else.
+MOST_OF_A_WORD = 1e9
 
 
 @dataclass(frozen=True)
@@ -251,16 +255,14 @@ def check_counts(X: Any, *, allow_fractional: bool = False) -> sparse.csr_matrix
     if sparse.issparse(X):
         table = X.tocsr().astype(float)
     else:
-        array = np.asarray(X)
+        array = np.asarray(as_numbers(X, "the table of counts"))
         if array.ndim != 2:
             raise DataError(
                 f"counts with {array.ndim} dimensions came; expected documents × words. Reshape your data, "
                 "or use Corpus.from_tokens for lists of tokens."
             )
         if array.dtype.kind not in "biuf":
-            if array.dtype.kind == "c":
-                raise DataError("Complex data not supported: counts are whole numbers from 0 up.")
-            array = array.astype(float)
+            array = as_floats(array, "the table of counts")
         table = sparse.csr_matrix(array.astype(float))
     table = sparse.csr_matrix(table)
     table.sum_duplicates()
@@ -270,6 +272,9 @@ def check_counts(X: Any, *, allow_fractional: bool = False) -> sparse.csr_matrix
         raise DataError(f"document {row} has word id {table.indices[at]}, but the table has {table.shape[1]} words.")
     _refuse(table, ~np.isfinite(table.data), "NaN or inf (not a number)", "Remove or correct it.", DataError)
     _refuse(table, table.data < 0, "a count below 0", "Counts start at 0. (Negative values in data.)", SupportError)
+    _refuse(
+        table, table.data > MOST_OF_A_WORD, f"more than {MOST_OF_A_WORD:g}", "No document is so long.", SupportError
+    )
     if not allow_fractional:
         _refuse(
             table,

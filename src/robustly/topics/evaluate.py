@@ -19,6 +19,10 @@ from robustly.topics.reading import diversity_of, npmi, ranked
 from robustly.topics.shared import Topics
 from robustly.topics.special import compiled
 
+# Longer documents are cut word by word of the vocabulary, not token by token: they would not fit into memory.
+LONGEST_UNROLLED = 100_000
+MOST_TOKENS = 10**9  # what hypergeometric draws take
+
 
 @dataclass(frozen=True)
 class Split:
@@ -38,13 +42,20 @@ def split_documents(test: Any, random_state: Any = None, *, allow_fractional: bo
     counts = check_counts(test, allow_fractional=allow_fractional)
     whole = bool((counts.data == np.floor(counts.data)).all())
     sizes = counts.data.astype(np.int64) if whole else np.ones(counts.nnz, np.int64)
-    pairs = np.repeat(np.arange(counts.nnz), sizes)
-    rows = np.repeat(np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr)), sizes)
-    lengths = np.bincount(rows, minlength=counts.shape[0])
+    documents = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
+    lengths = np.bincount(documents, weights=sizes, minlength=counts.shape[0]).astype(np.int64)
+    unrolled = np.where(lengths[documents] > LONGEST_UNROLLED, 0, sizes)
+    pairs = np.repeat(np.arange(counts.nnz), unrolled)
+    rows = np.repeat(documents, unrolled)
+    drawn = np.bincount(rows, minlength=counts.shape[0])
     order = np.lexsort((random.random_sample(len(pairs)), rows))
-    rank = np.arange(len(pairs)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    taken = rank < np.repeat((lengths + 1) // 2, lengths)
-    observed = np.bincount(pairs[order], weights=taken, minlength=counts.nnz) * (1.0 if whole else counts.data)
+    rank = np.arange(len(pairs)) - np.repeat(np.cumsum(drawn) - drawn, drawn)
+    taken = rank < np.repeat((drawn + 1) // 2, drawn)
+    observed = np.bincount(pairs[order], weights=taken, minlength=counts.nnz)
+    for document in np.flatnonzero(lengths > LONGEST_UNROLLED):
+        place = slice(counts.indptr[document], counts.indptr[document + 1])
+        observed[place] = _half_of(sizes[place], random)
+    observed = observed * (1.0 if whole else counts.data)
     first, second = counts.copy(), counts.copy()
     first.data, second.data = observed, counts.data - observed
     usable = np.flatnonzero(lengths >= 2)
@@ -52,6 +63,19 @@ def split_documents(test: Any, random_state: Any = None, *, allow_fractional: bo
     first.eliminate_zeros()
     second.eliminate_zeros()
     return Split(first, second, int(counts.shape[0] - len(usable)))
+
+
+def _half_of(sizes: np.ndarray, random: np.random.RandomState) -> np.ndarray:
+    """How many tokens of each word are in a random half of a long document."""
+    rest = int(sizes.sum())
+    if rest > MOST_TOKENS:
+        raise DataError(f"a document has {rest} words, and at most {MOST_TOKENS} can be cut in two. Check its counts.")
+    wanted, found = (rest + 1) // 2, np.zeros(len(sizes))
+    for place, size in enumerate(map(int, sizes)):
+        rest -= size
+        found[place] = random.hypergeometric(size, rest, wanted) if wanted and size else 0
+        wanted -= int(found[place])
+    return found
 
 
 @dataclass(frozen=True)
@@ -147,7 +171,11 @@ def _chances_of(model: Any) -> Callable[[Split], np.ndarray]:
         model.check_fitted()
 
         def ours(halves: Split) -> np.ndarray:
-            model.read_new(halves.observed)
+            if halves.observed.shape[1] != model.n_features_in_:
+                raise DataError(
+                    f"the documents have {halves.observed.shape[1]} features (words), and the model {model.n_features_in_}. Count "
+                    "the words of its vocabulary."
+                )
             return chances(model.topics_, halves, model.n_jobs)
 
         return ours

@@ -12,7 +12,7 @@ from scipy import sparse, stats
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import validate_data
 
-from robustly.errors import DataError, NotFittedError
+from robustly.errors import DataError, FitError, NotFittedError
 from robustly.topics.corpus import Corpus
 from robustly.topics.evaluate import complete_documents
 from robustly.topics.passes import Documents, DocumentsElsewhere, document_rows, held, reading_pass
@@ -46,6 +46,11 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def adopt(self, topics: Topics, documents: int, evidence: float) -> None:
         """Take up topics that were fitted to so many documents with so much evidence per word."""
+        if not np.isfinite(topics.eta).all():
+            raise FitError(
+                "the topics ended beyond floating point: counts are too large for so little smoothing. Divide the counts, or leave "
+                "smoothing to be fitted."
+            )
         self.topics_ = topics
         self.alpha_ = topics.alpha.astype(float)
         self.smoothing_ = topics.strength

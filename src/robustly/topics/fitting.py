@@ -196,7 +196,7 @@ class TopicsRun:
             found = self.documents.collect_meanfield(self.topics, 20, 1e-4)
         else:
             found = self.documents.collect(self.topics, plan.sweeps, 0.0)
-        value = (found.evidence + self._log_prior()) / found.words
+        value = (found.evidence + self._log_prior()) / max(found.words, 1.0)  # a few documents may have none
         self.history.append(value)
         self._keep_best(value)
         step = 1.0 if plan.inference == "meanfield" else LONGER_STEP

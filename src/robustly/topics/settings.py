@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any
 
-import numpy as np
-
+from robustly._runtime.settings import is_real_number
 from robustly.errors import FitError
+
+LARGEST_SETTING, LEAST_ALPHA = 1e12, 1e-12
 
 
 def _is_auto(model: Any) -> bool:
@@ -29,7 +30,7 @@ def _is_auto(model: Any) -> bool:
 
 def check_settings(model: Any) -> None:
     """Refuse parameters that cannot be meant, before any work is done."""
-    if model.inference not in ("collapsed", "meanfield"):
+    if not isinstance(model.inference, str) or model.inference not in ("collapsed", "meanfield"):
         raise FitError(f'inference="{model.inference}" is not known. Choose "collapsed" or "meanfield".')
     for name, low in (("n_components", 1), ("max_iter", 1), ("sweeps", 1), ("draws", 0)):
         value = getattr(model, name)
@@ -43,12 +44,18 @@ def check_settings(model: Any) -> None:
         raise FitError(f"n_jobs is {model.n_jobs!r}; a number of threads, -1 or None (all) was expected.")
     for name in ("alpha", "smoothing", "total_samples"):
         value = getattr(model, name)
-        if value is not None and not (isinstance(value, Real) and 0 <= float(value) < np.inf):
-            raise FitError(f"{name} is {value!r}; a number from 0 up, or None, was expected.")
-    if model.alpha is not None and model.alpha == 0:
-        raise FitError("alpha is 0, which lets no document use any topic. Give a number above 0, or None.")
-    if not isinstance(model.tol, Real) or not float(model.tol) >= 0:
+        if value is not None and not (is_real_number(value) and 0 <= value <= LARGEST_SETTING):
+            raise FitError(f"{name} is {value!r}; a number from 0 to {LARGEST_SETTING:g}, or None, was expected.")
+    if model.alpha is not None and model.alpha < LEAST_ALPHA:
+        raise FitError(
+            f"alpha is {model.alpha}, which lets no document use any topic. Give a number of {LEAST_ALPHA:g} or more, or None."
+        )
+    if not is_real_number(model.tol) or not model.tol >= 0:
         raise FitError(f"tol is {model.tol!r}; a number from 0 up was expected.")
+    for name in ("learning_decay", "learning_offset", "validation_fraction"):
+        value = getattr(model, name)
+        if not is_real_number(value) and not (name == "validation_fraction" and value is None):
+            raise FitError(f"{name} is {value!r}; a number was expected.")
     if not 0.5 <= model.learning_decay <= 1.0:
         raise FitError(f"learning_decay is {model.learning_decay!r}; between 0.5 and 1 online learning settles.")
     if not model.learning_offset >= 1.0:

@@ -18,7 +18,8 @@ from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
 from robustly.fit.search import search
 from robustly.glm.grouped.moments import Entered
-from robustly.glm.grouped.problem import GroupDesign, GroupedRegression, grouped_regression
+from robustly.glm.grouped.plan import GroupDesign
+from robustly.glm.grouped.problem import GroupedRegression, grouped_regression
 
 RESIDUAL = "Residual"
 PROFILE_STOP = Stop(1e-7, 60)
@@ -45,12 +46,13 @@ def variance_components(found: Found, level: float = 0.95, restricted: bool = Tr
         return _of_law(found, level)
     for term, name in enumerate(given.terms):
         low, high = profile_of_term(found, term, level, restricted)
-        line = {"sd": scale[term] * widened if scale[term] > 0 else 0.0, "scale": scale[term], "low": low, "high": high}
+        wide = widened if term < given.outer else 1.0
+        line = {"sd": scale[term] * wide if scale[term] > 0 else 0.0, "scale": scale[term], "low": low, "high": high}
         line["p"] = ratio_test(found, term)
-        for other in range(term):
+        for other in range(given.level_of(term).start, term):
             with np.errstate(invalid="ignore", divide="ignore"):
                 line[f"corr {given.terms[other]}"] = square[term, other] / (scale[term] * scale[other])
-        lines.append(((given.grouping.name, name), line))
+        lines.append(((given.names[term], name), line))
     if "scale" in problem.plan.law.names:
         value = float(np.exp(at.phi[problem.plan.law.names.index("scale")]))
         low, high = profile_of_scale(found, level, restricted) if "scale" not in problem.plan.held else (value, value)
@@ -86,16 +88,18 @@ def profile_of_term(found: Found, term: int, level: float, restricted: bool = Tr
     problem = found.problem
     assert isinstance(problem, GroupedRegression)
     given, at = problem.given, problem.at(found.vector)
-    order = [term, *(i for i in range(len(given.terms)) if i != term)]
+    # First among the effects of its groups, an effect has one entry of the factor to itself.
+    first = given.level_of(term).start
+    order = sorted(range(len(given.terms)), key=lambda i: (i >= given.outer, i != term))
     turned = _reordered(given, order)
     square = (at.factor @ at.factor.T)[np.ix_(order, order)]
-    best = float(np.sqrt(square[0, 0]))
+    best = float(np.sqrt(square[first, first]))
     last: list[Entered] = [at._replace(factor=_root(square))]
 
     def value_at(scale: float) -> float:
-        fixed = {(0, 0): scale}
+        fixed = {(first, first): scale}
         if scale == 0.0:
-            fixed |= {entry: 0.0 for entry in turned.entries if entry[1] == 0}
+            fixed |= {entry: 0.0 for entry in turned.entries if entry[1] == first}
         held = grouped_regression(turned, problem.plan, rows=turned.rows, fixed=fixed)
         optimum = maximize(held, held.joined(last[0]), PROFILE_STOP)
         if scale > 0:
@@ -140,7 +144,7 @@ def profile_of_scale(found: Found, level: float, restricted: bool = True) -> tup
         if scale == 0.0:
             return -np.inf
         plan = replace(problem.plan, held={**problem.plan.held, "scale": scale})
-        held = grouped_regression(problem.given, plan, problem.entries, problem.rows, problem.fixed)
+        held = problem.sibling(plan)
         return adjusted(maximize(held, held.joined(at), PROFILE_STOP), held, restricted)
 
     entry = problem.design.size + problem.free.index(place)
@@ -203,8 +207,8 @@ def ratio_test(found: Found, term: int) -> float:
     given = problem.given
     if np.all(problem.at(found.vector).factor[term] == 0.0):
         return 1.0
-    if len(given.terms) == 1:
-        bare = problem.without([0])
+    if len(given.level_of(term)) == 1:
+        bare = problem.without([term])
         at = problem.at(found.vector)
         without = maximize(bare, bare.joined(at), problem.plan.stop).value
     else:
@@ -241,8 +245,10 @@ def _reordered(given: GroupDesign, order: list[int]) -> GroupDesign:
     entries = tuple(
         (i, j) for i in range(len(order)) for j in range(i + 1) if i == j or frozenset((order[i], order[j])) in together
     )
+    outer = sum(i < given.outer for i in order)
     return replace(
         given,
+        inner=None if given.inner is None else replace(given.inner, first=outer),
         columns=np.ascontiguousarray(given.columns[:, order]),
         sizes=given.sizes[order],
         terms=tuple(given.terms[i] for i in order),

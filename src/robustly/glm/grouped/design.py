@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from robustly.glm.formula_bars import Bar
 from robustly.glm.formula_frames import refuse_missing
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_spec import FormulaColumns, factors_of, learn, needed, refuse_not_computable
-from robustly.glm.grouped.problem import GroupDesign
+from robustly.glm.grouped.plan import GroupDesign, InnerGroups
 from robustly.model.linear import Design
 from robustly.rows.groups import Grouping, group_rows
 
@@ -30,6 +30,8 @@ class EffectColumns:
     """Columns that tell groups apart."""
     parts: tuple[FormulaColumns, ...] = field(repr=False)
     """One for each bar."""
+    inner: tuple[str, ...] = ()
+    """Columns that tell groups within the groups apart; none where there are no such."""
 
     @property
     def name(self) -> str:
@@ -39,15 +41,16 @@ class EffectColumns:
         """The columns of the effects."""
         return np.concatenate([whole_matrix(part, frame) for part in self.parts], axis=1)
 
-    def labels_of(self, frame: pd.DataFrame) -> np.ndarray:
-        """The group of every row."""
-        for name in self.groups:
+    def labels_of(self, frame: pd.DataFrame, inner: bool = False) -> np.ndarray:
+        """The group of every row, or the group within it."""
+        columns = self.inner if inner else self.groups
+        for name in columns:
             if name not in frame.columns:
                 raise DataError(
                     f'the groups are told apart by the column "{name}", which the new rows do not have. Add it, or ask for new '
                     'groups: predictive(data, groups="new").'
                 )
-        return group_labels(frame, self.groups)
+        return np.asarray(group_labels(frame, columns), dtype=object)
 
 
 def whole_matrix(part: FormulaColumns, frame: pd.DataFrame) -> np.ndarray:
@@ -76,37 +79,42 @@ def read_groups_of(
         for name in bar.groups:
             if name not in frame.columns:
                 refuse_missing(frame, [name])
-    _refuse_other_groups(bars, frame)
-    outer = bars[0]
-    grouping = group_rows(group_labels(frame, outer.groups), outer.name)
+    grouping, inner = _levels(bars, frame)
+    # Effects of the units come first, those of groups within them after.
+    ordered = sorted(bars, key=lambda bar: bar.name != grouping.name)
     parts: list[FormulaColumns] = []
     blocks: list[np.ndarray] = []
-    terms: list[str] = []
+    terms: list[tuple[str, str]] = []
     entries: list[tuple[int, int]] = []
     response = formula.split("~")[0].strip()
-    for bar in bars:
+    for bar in ordered:
         core, parsed, added, _ = parse(f"{response} ~ {bar.effects}", there)
         if added:
             raise ModelError(f"({bar.effects} | {bar.name}) holds an offset; write it outside of the bar.")
         refuse_missing(frame, needed(parsed.rhs, there))
         refuse_not_computable([*factors_of(parsed.rhs, there).items()], frame)
         learnt = learn(parsed.rhs, frame)
+        if not learnt.side.columns:
+            raise ModelError(f"the bar of {bar.name} has no effects. Write (1 | {bar.name}).")
         first = len(terms)
-        terms += learnt.side.columns
+        terms += [(bar.name, column) for column in learnt.side.columns]
         blocks.append(learnt.matrix)
         parts.append(FormulaColumns(core, (), learnt.side, (), (), {}))
         entries += [(a, b) for a in range(first, len(terms)) for b in range(first, a + 1) if bar.correlated or a == b]
     doubled = sorted({term for term in terms if terms.count(term) > 1})
     if doubled:
+        group, term = doubled[0]
         raise ModelError(
-            f'the effect "{doubled[0]}" of "{outer.name}" is there twice. A bar has an intercept unless it says 0: write '
-            f"(1 | {outer.name}) + (0 + x | {outer.name})."
+            f'the effect "{term}" of "{group}" is there twice. A bar has an intercept unless it says 0: write '
+            f"(1 | {group}) + (0 + x | {group})."
         )
-    if not terms:
-        raise ModelError(f"the bar of {outer.name} has no effects. Write (1 | {outer.name}).")
     columns = np.ascontiguousarray(np.concatenate(blocks, axis=1))
-    given = group_design(design, grouping, columns, tuple(terms), tuple(entries))
-    return given, EffectColumns(outer.groups, tuple(parts))
+    given = group_design(design, grouping, columns, tuple(term for _, term in terms), tuple(entries))
+    if inner is not None:
+        first = sum(group == grouping.name for group, _ in terms)
+        given = replace(given, inner=InnerGroups(inner.name, inner.labels, inner.of_row, first))
+    groups = {bar.name: bar.groups for bar in bars}
+    return given, EffectColumns(groups[grouping.name], tuple(parts), () if inner is None else groups[inner.name])
 
 
 def group_design(
@@ -127,23 +135,31 @@ def group_design(
     return GroupDesign(design, grouping, columns / sizes, sizes, terms, entries)
 
 
-def _refuse_other_groups(bars: Sequence[Bar], frame: pd.DataFrame) -> None:
-    """Groups within groups, and groups across groups."""
+def _levels(bars: Sequence[Bar], frame: pd.DataFrame) -> tuple[Grouping, Grouping | None]:
+    """The groups that are units, and the groups within them if there are; their rows in the order of both."""
     different = list(dict.fromkeys(bar.groups for bar in bars))
-    if len(different) == 1:
-        return
-    first, second = (group_rows(group_labels(frame, one), ":".join(one)) for one in different[:2])
-    crossed = pd.DataFrame({"a": first.of_row, "b": second.of_row}).drop_duplicates()
-    within = not crossed["b"].duplicated().any() or not crossed["a"].duplicated().any()
-    listed = names(":".join(one) for one in different)
-    if not within:
-        label = second.labels[int(crossed["b"][crossed["b"].duplicated()].iloc[0])]
+    if len(different) > 2:
         raise ModelError(
-            f'the groups {listed} cross: "{label}" of "{second.name}" has rows in several groups of "{first.name}". The '
-            "likelihood then does not fall into groups that can be integrated one by one. Make one of them a factor of the "
-            f"formula (C({second.name})), or use lme4, glmmTMB or NumPyro for crossed effects."
+            f"there are effects of {names(':'.join(one) for one in different)}. Two levels are integrated, groups and groups "
+            "within them: leave one out, or make it a factor of the formula."
         )
-    raise ModelError(
-        f"there are effects of {listed}, groups within groups. One level of groups is integrated exactly here: keep the one "
-        "that matters more, or make the other a factor of the formula."
-    )
+    found = [group_rows(group_labels(frame, one), ":".join(one)) for one in different]
+    if len(found) == 1:
+        return found[0], None
+    crossed = pd.DataFrame({"a": found[0].of_row, "b": found[1].of_row}).drop_duplicates()
+    within = [not crossed[name].duplicated().any() for name in ("b", "a")]
+    outer, inner = found if within[0] else found[::-1]
+    if not any(within):
+        label = inner.labels[int(crossed["a"][crossed["a"].duplicated()].iloc[0])]
+        raise ModelError(
+            f'the groups {names(one.name for one in found)} cross: "{label}" of "{inner.name}" has rows in several groups of '
+            f'"{outer.name}". The likelihood then does not fall into groups that can be integrated one by one. Make one of them '
+            f"a factor of the formula (C({inner.name})), or use lme4, glmmTMB or NumPyro for crossed effects."
+        )
+    if all(within):
+        raise ModelError(
+            f"the groups {names(one.name for one in found)} have the same rows, so their effects are the same thing. Leave one "
+            "of them out."
+        )
+    order = np.lexsort((inner.of_row, outer.of_row))
+    return replace(outer, order=order), inner

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.stats import gamma
 
 from robustly.approx.grid import hermite
 from robustly.approx.two_centre import two_centres
@@ -20,6 +21,7 @@ from robustly.glm.priors import LOG_2PI
 
 Array = np.ndarray
 Joint = Callable[[Array], Array]
+Climb = Callable[[Array, Array], tuple[Array, Array]]
 
 # Points of a dimension, by how many dimensions there are.
 NODES = {1: 25, 2: 11, 3: 7}
@@ -31,6 +33,20 @@ HALF_LINE = 24
 # Rungs of a ladder on which the ends of the mass are looked for, and how many nats below the top there is none.
 RUNGS, NOTHING = 16, 40.0
 FINE = 400
+# Of a gamma precision: what of its law is below the rungs on which its range is looked for, how many nats below the top the
+# range ends, and points on each side of the top.
+RARE_BELOW = np.array([1e-12, 1e-10, 1e-8, 1e-6, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2, 0.5])
+DEPTH, MIXED = 18.0, 16
+
+
+def hermite_around(mode: Array, root: Array, count: int) -> tuple[Array, Array]:
+    """A product Gauss–Hermite rule around modes (groups, q), for what is added up as it is: points and log weights."""
+    dim = mode.shape[1]
+    nodes, log_weight = hermite(count, dim)
+    # The rule is one for a normal; what is added up here are plain values.
+    log_weight = log_weight + 0.5 * np.square(nodes).sum(axis=1) + 0.5 * dim * LOG_2PI
+    v = mode[:, None, :] + np.einsum("gab,kb->gka", root, nodes)
+    return v, log_weight + np.log(np.abs(np.linalg.det(root)))[:, None]
 
 
 class EffectLaw(ABC):
@@ -72,20 +88,15 @@ class EffectLaw(ABC):
         """Beyond this distance from its centre the law has no mass to speak of."""
 
     def points(
-        self, mode: Array, root: Array, psi: Array, joint: Joint, coarse: bool, finer: int = 1
+        self, mode: Array, root: Array, psi: Array, joint: Joint, climb: Climb, coarse: bool, finer: int = 1
     ) -> tuple[Array, Array]:
         """Points (groups, k, q) and log weights (groups, k) of a rule around the groups' modes with their widths.
 
-        `joint` gives the log density of the groups' rows and effects at any effects (groups, k, q).
+        `joint` gives the log density of the groups' rows and effects at any effects (groups, k, q); `climb` modes and widths
+        under normal effects with given precisions by group, from where to start.
         """
-        dim = mode.shape[1]
-        count = (COARSE if coarse else FEW if finer == 1 and np.max(np.abs(root)) < CERTAIN else NODES)[dim]
-        nodes, log_weight = hermite(finer * count, dim)
-        # The rule is one for a normal; what is added up here are plain values.
-        log_weight = log_weight + 0.5 * np.square(nodes).sum(axis=1) + 0.5 * dim * LOG_2PI
-        v = mode[:, None, :] + np.einsum("gab,kb->gka", root, nodes)
-        volume = np.log(np.abs(np.linalg.det(root)))
-        return v, log_weight + volume[:, None]
+        certain = finer == 1 and np.max(np.abs(root)) < CERTAIN
+        return hermite_around(mode, root, finer * (COARSE if coarse else FEW if certain else NODES)[mode.shape[1]])
 
 
 @dataclass(frozen=True)
@@ -121,7 +132,7 @@ class HeavyEffects(EffectLaw):
     has_two_centres: ClassVar[bool] = True
 
     def points(
-        self, mode: Array, root: Array, psi: Array, joint: Joint, coarse: bool, finer: int = 1
+        self, mode: Array, root: Array, psi: Array, joint: Joint, climb: Climb, coarse: bool, finer: int = 1
     ) -> tuple[Array, Array]:
         width, count = np.clip(root[:, 0, 0], 1e-6, 1e3), (HALF_LINE // 2 if coarse else HALF_LINE) * finer
         # Rows may cut the law's tails off like a wall, which a rule of few points does not see from far away.
@@ -150,6 +161,43 @@ class StudentEffects(HeavyEffects):
 
     def furthest(self, psi: Array) -> float:
         return float(np.exp(min(30.0 * np.exp(-psi[0]) + 2.0, 16.0)))
+
+    def points(
+        self, mode: Array, root: Array, psi: Array, joint: Joint, climb: Climb, coarse: bool, finer: int = 1
+    ) -> tuple[Array, Array]:
+        """In more dimensions effects are normal given a precision of the group's, gamma distributed, which is integrated too."""
+        dim, dof = mode.shape[1], float(np.exp(psi[0]))
+        if dim == 1:
+            return super().points(mode, root, psi, joint, climb, coarse, finer)
+        law = gamma(0.5 * dof, scale=2.0 / dof)
+        normal = lambda v, t: 0.5 * dim * (t - LOG_2PI) - 0.5 * np.exp(t) * np.square(v).sum(axis=-1)
+        # The integral over log precisions t: how much of it a group has where, by Laplace's approximation inside.
+        ladder = np.log(np.clip(law.ppf(np.concatenate([RARE_BELOW, 1.0 - RARE_BELOW[::-1]])), 1e-8, None))
+        height, here = np.empty((len(mode), len(ladder))), np.zeros_like(mode)
+        for place in reversed(range(len(ladder))):
+            t = ladder[place]
+            here, width = climb(np.full(len(mode), np.exp(t)), here)
+            rows = joint(here[:, None])[:, 0] - self.log_density(here, psi)[0]
+            height[:, place] = rows + normal(here, t) + np.log(np.abs(np.linalg.det(width))) + law.logpdf(np.exp(t)) + t
+        best = np.argmax(height, axis=1)
+        high = height > height.max(axis=1, keepdims=True) - DEPTH
+        low = ladder[np.maximum(np.argmax(high, axis=1) - 1, 0)]
+        top = ladder[np.minimum(len(ladder) - np.argmax(high[:, ::-1], axis=1), len(ladder) - 1)]
+        middle = np.clip(ladder[best], low + 1e-3 * (top - low), top - 1e-3 * (top - low))
+        node, share = np.polynomial.legendre.leggauss(finer * (3 * MIXED // 4 if coarse else MIXED))
+        sides = [(middle, top - middle), (middle, low - middle)]
+        count = finer * (COARSE if coarse else FEW if finer == 1 and np.max(np.abs(root)) < CERTAIN else NODES)[dim]
+        v, log_weight = [], []
+        for start, length in sides:
+            here = mode
+            for x, part in zip(0.5 * (node + 1.0), 0.5 * share):
+                t = (start + x * length)[:, None]
+                here, width = climb(np.exp(t[:, 0]), here)
+                some, weight = hermite_around(here, width, count)
+                given = normal(some, t) + law.logpdf(np.exp(t)) + t + np.log(part * np.abs(length))[:, None]
+                v.append(some)
+                log_weight.append(weight + given - self.log_density(some, psi)[0])
+        return np.concatenate(v, axis=1), np.concatenate(log_weight, axis=1)
 
     def log_density(self, v: Array, psi: Array) -> tuple[Array, Array, Array]:
         value, slope, curve = student_by_square(np.square(v).sum(axis=-1), v.shape[-1], float(np.exp(psi[0])))

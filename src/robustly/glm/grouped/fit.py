@@ -13,7 +13,8 @@ from robustly.glm.asked import LocalChoice, law_of
 from robustly.glm.families import Family, Normal, Poisson
 from robustly.glm.grouped.design import MOST_EFFECTS, EffectColumns
 from robustly.glm.grouped.effects import effect_law
-from robustly.glm.grouped.problem import GroupDesign, GroupPlan, grouped_regression
+from robustly.glm.grouped.plan import GroupDesign, GroupPlan
+from robustly.glm.grouped.problem import grouped_regression
 from robustly.glm.grouped.result import grouped_fit
 from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels
@@ -21,6 +22,7 @@ from robustly.rows.labels import RowLabels
 OPTIONS = ("local", "group_law", "group_dof", "dof", "tol", "max_iter")
 # Laws of effects with closed forms for normal responses.
 CLOSED = ("normal", "precision")
+NOISE = 1e-5
 
 
 def fit_grouped(
@@ -73,7 +75,8 @@ def fit_grouped(
     }
     _refuse_too_many(given, family, chosen, group_law)
     _refuse_confounded(given, family)
-    plan = GroupPlan(law, laws, held, Stop(tol, max_iter))
+    # Rows that are integrated themselves have values with a little noise, which no step can climb.
+    plan = GroupPlan(law, laws, held, Stop(tol if law.rule is None else max(tol, NOISE), max_iter))
     found = search(grouped_regression(given, plan), plan.stop)
     fit = grouped_fit(
         found, plan, chosen, group_law, (*given.design.notes, *labels.note(), *notes), formula, effects, labels
@@ -93,6 +96,11 @@ def _held(value: float | str | None, name: str, there: tuple[str, ...], who: str
 
 
 def _refuse_too_many(given: GroupDesign, family: Family, chosen: LocalChoice, group_law: str) -> None:
+    if given.inner is not None and group_law not in CLOSED:
+        raise ModelError(
+            f'with groups "{given.inner.name}" within "{given.grouping.name}" effects are normal; got group_law="{group_law}". '
+            f'Take group_law="normal", of a normal response "precision", or leave one level out.'
+        )
     if isinstance(family, Normal) and chosen is None and group_law in CLOSED:
         return
     if group_law == "precision":
@@ -105,7 +113,12 @@ def _refuse_too_many(given: GroupDesign, family: Family, chosen: LocalChoice, gr
             'group_law="gamma" multiplies the rates of Poisson counts by a factor a group: family="poisson" and (1 | '
             f'{given.grouping.name}). Take group_law="normal" or "student_t" here.'
         )
-    most = MOST_EFFECTS if group_law == "normal" else 1
+    if group_law == "laplace" and len(given.terms) > 1:
+        raise ModelError(
+            f'group_law="laplace" is a law of one effect; "{given.grouping.name}" has {names(given.terms)}. Laplace laws of correlated '
+            'effects depend on the order of the terms: take group_law="student_t", or (1 | g).'
+        )
+    most = MOST_EFFECTS
     if len(given.terms) > most:
         raise ModelError(
             f'a group of "{given.grouping.name}" has {len(given.terms)} effects ({names(given.terms)}); with group_law='
@@ -114,8 +127,12 @@ def _refuse_too_many(given: GroupDesign, family: Family, chosen: LocalChoice, gr
 
 
 def _refuse_confounded(given: GroupDesign, family: Family) -> None:
-    if isinstance(family, Normal) and np.all(given.grouping.sizes <= 1):
+    levels = {given.grouping.name: given.grouping.sizes}
+    if given.inner is not None:
+        levels[given.inner.name] = np.bincount(given.inner.of_row)
+    single = next((name for name, sizes in levels.items() if np.all(sizes <= 1)), None)
+    if isinstance(family, Normal) and single is not None:
         raise ModelError(
-            f'every group of "{given.grouping.name}" has one row, so effects of groups and the noise of a normal response are '
+            f'every group of "{single}" has one row, so effects of groups and the noise of a normal response are '
             "the same thing. Use groups of several rows, or leave the bar out."
         )

@@ -8,6 +8,7 @@ so that after one pass over the rows a step of the search costs the same whateve
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -63,19 +64,84 @@ def _rows_by_group(part: InGroups) -> Array:
     return np.add.reduceat(part.counts, part.starts[:-1])
 
 
+class ClosedGroups(ABC):
+    """Groups of normal responses at a vector: what follows from their distances and the moments of their effects."""
+
+    at: Entered
+    own_precision: bool
+    """Whether every group has a precision of its own; the last number of the law of effects is then its dof."""
+    distance: Array
+    """rᵀ V⁻¹ r."""
+    log_determinant: Array
+    mean: Array
+    """Of the groups' effects, in units of their columns."""
+    covariance: Array
+    """Of the groups' effects, given a common precision."""
+    factor: Array
+    """Of the groups' effects."""
+
+    @property
+    @abstractmethod
+    def counted(self) -> Array:
+        """How many rows count, by group."""
+
+    @abstractmethod
+    def look(self) -> tuple[Array, Array, Array]:
+        """Evidences, slopes (groups, p) and curvatures (groups, p, p) in (u, log σ, L, log dof)."""
+
+    @abstractmethod
+    def standardised(self, rows: InGroups) -> Array:
+        """Every row's distance from what the other rows of its group predict, in its standard deviations there."""
+
+    @property
+    def variance(self) -> float:
+        return float(np.exp(2.0 * self.at.phi[0]))
+
+    @property
+    def dof(self) -> float:
+        return float(np.exp(self.at.psi[-1]))
+
+    @property
+    def evidence(self) -> Array:
+        if self.own_precision:
+            return student_by_square(self.distance, self.counted, self.dof)[0] - 0.5 * self.log_determinant
+        return -0.5 * (self.counted * LOG_2PI + self.log_determinant + self.distance)
+
+    @property
+    def weight(self) -> Array:
+        """A group's expected precision, relative to the common one."""
+        if not self.own_precision:
+            return np.ones(len(self.distance))
+        return (self.dof + self.counted) / (self.dof + self.distance)
+
+    def widening(self) -> Array:
+        """By what covariances of effects grow where groups have precisions of their own."""
+        if not self.own_precision:
+            return np.ones(len(self.distance))
+        return (self.dof + self.distance) / np.maximum(self.dof + self.counted - 2.0, 1e-3)
+
+    @property
+    def posterior(self) -> tuple[Array, Array]:
+        """Means and covariances of the groups' effects in units of their columns."""
+        return self.mean, self.covariance * self.widening()[:, None, None]
+
+
 @dataclass(frozen=True, eq=False)
-class LinearGroups:
+class LinearGroups(ClosedGroups):
     """Groups at a vector: everything that evidences, slopes, posteriors and distances are made of."""
 
     sums: GroupSums
     at: Entered
     entries: tuple[tuple[int, int], ...]
     own_precision: bool
-    """Whether every group has a precision of its own; the last number of the law of effects is then its dof."""
 
     @property
-    def variance(self) -> float:
-        return float(np.exp(2.0 * self.at.phi[0]))
+    def counted(self) -> Array:
+        return self.sums.rows
+
+    @property
+    def factor(self) -> Array:  # type: ignore[override]
+        return self.at.factor
 
     @cached_property
     def inner(self) -> Array:
@@ -108,46 +174,33 @@ class LinearGroups:
         return self.sums.yy - 2.0 * self.sums.xy @ u + np.einsum("x,gxw,w->g", u, self.sums.xx, u)
 
     @cached_property
-    def distance(self) -> Array:
-        """rᵀ V⁻¹ r."""
+    def distance(self) -> Array:  # type: ignore[override]
         return (self.rr - np.einsum("ga,gab,gb->g", self.zr, self.inner, self.zr)) / self.variance
 
     @cached_property
-    def log_determinant(self) -> Array:
+    def log_determinant(self) -> Array:  # type: ignore[override]
         diagonal = np.log(np.einsum("gaa->ga", self._lower))
         return self.sums.rows * np.log(self.variance) + 2.0 * diagonal.sum(axis=1)
 
     @property
-    def dof(self) -> float:
-        return float(np.exp(self.at.psi[-1]))
+    def mean(self) -> Array:  # type: ignore[override]
+        return np.einsum("gab,gb->ga", self.inner, self.zr)
 
     @property
-    def evidence(self) -> Array:
-        if self.own_precision:
-            return student_by_square(self.distance, self.sums.rows, self.dof)[0] - 0.5 * self.log_determinant
-        return -0.5 * (self.sums.rows * LOG_2PI + self.log_determinant + self.distance)
+    def covariance(self) -> Array:  # type: ignore[override]
+        return self.variance * self.inner
 
-    @property
-    def weight(self) -> Array:
-        """A group's expected precision, relative to the common one."""
-        if not self.own_precision:
-            return np.ones(len(self.distance))
-        return (self.dof + self.sums.rows) / (self.dof + self.distance)
-
-    @property
-    def posterior(self) -> tuple[Array, Array]:
-        """Means and covariances of the effects in units of their columns."""
-        mean = np.einsum("gab,gb->ga", self.inner, self.zr)
-        covariance = self.variance * self.inner
-        if self.own_precision:
-            freedom = self.dof + self.sums.rows
-            covariance = covariance * ((self.dof + self.distance) / np.maximum(freedom - 2.0, 1e-3))[:, None, None]
-        return mean, covariance
+    def standardised(self, rows: InGroups) -> Array:
+        of_row = np.repeat(np.arange(len(self.distance)), np.diff(rows.starts))
+        left = rows.y - rows.offset - rows.directions @ self.at.u
+        inner = self.inner[of_row]
+        drawn = left - np.einsum("nz,nza,na->n", rows.columns, inner, self.zr[of_row])
+        kept = 1.0 - rows.counts * np.einsum("nz,nza,na->n", rows.columns, inner, rows.columns)
+        return drawn / np.sqrt(self.variance * np.maximum(kept, 1e-12))
 
     # ------------------------------------------------------------------ slopes and curvatures, by group
 
     def look(self) -> tuple[Array, Array, Array]:
-        """Evidences, slopes (groups, p) and curvatures (groups, p, p) in (u, log σ, L, log dof)."""
         sums, s2, inner = self.sums, self.variance, self.inner
         size, count = len(self.at.u), len(self.entries)
         total = size + 1 + count + int(self.own_precision)

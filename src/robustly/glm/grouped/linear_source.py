@@ -10,7 +10,10 @@ import numpy as np
 from robustly.fit.problem import Found
 from robustly.glm.grouped.core_spread import Core, find_core
 from robustly.glm.grouped.linear import LinearGroups
-from robustly.glm.grouped.problem import GroupPlan, LinearGroupedRegression
+from robustly.glm.grouped.moments import read_groups
+from robustly.glm.grouped.nested_linear import LinearNested
+from robustly.glm.grouped.plan import GroupPlan
+from robustly.glm.grouped.problem import LinearGroupedRegression
 from robustly.glm.grouped.source import GroupSource, core_vector
 from robustly.result.laws import LEVELS, RowPosterior
 from robustly.rows.groups import GroupRows
@@ -23,7 +26,7 @@ class LinearSource(GroupSource):
 
     def __init__(self, found: Found, asked: GroupPlan) -> None:
         super().__init__(found, asked)
-        self.groups: LinearGroups = self.problem.groups_at(found.vector)
+        self.groups: LinearGroups | LinearNested = self.problem.groups_at(found.vector)
 
     def describe(self) -> str:
         return "closed form"
@@ -33,13 +36,20 @@ class LinearSource(GroupSource):
 
     def posteriors(self) -> tuple[np.ndarray, np.ndarray]:
         mean, covariance = self.groups.posterior
-        sizes = self.given.sizes
+        sizes = self.given.sizes[: self.given.outer]
         return mean / sizes, covariance / np.outer(sizes, sizes)
+
+    def inner_posteriors(self) -> tuple[np.ndarray, np.ndarray]:
+        assert isinstance(self.groups, LinearNested)
+        return self._in_order(*self.groups.inner_moments())
+
+    def widening(self) -> np.ndarray:
+        return self.groups.widening()
 
     def precisions(self) -> np.ndarray | None:
         if not self.groups.own_precision:
             return None
-        return np.stack([self.groups.dof + self.groups.sums.rows, self.groups.weight], axis=1)
+        return np.stack([self.groups.dof + self.groups.counted, self.groups.weight], axis=1)
 
     def posterior(self, site: str | None) -> RowPosterior:
         from scipy import stats
@@ -48,7 +58,7 @@ class LinearSource(GroupSource):
         sd = np.sqrt(np.maximum(np.einsum("gqq->gq", covariance), 0.0))
         standard = stats.norm.ppf(LEVELS)[None]
         if self.groups.own_precision:
-            freedom = self.groups.dof + self.groups.sums.rows[:, None]
+            freedom = self.groups.dof + self.groups.counted[:, None]
             standard = stats.t.ppf(LEVELS, freedom) * np.sqrt(np.maximum(freedom - 2.0, 1e-3) / freedom)
         quantile = mean[..., None] + sd[..., None] * standard[:, None, :]
         cut = (lambda a: a[:, 0]) if mean.shape[1] == 1 else (lambda a: a)
@@ -70,7 +80,7 @@ class LinearSource(GroupSource):
 
         groups = self.groups
         if groups.own_precision:
-            rows, distance = groups.sums.rows, groups.distance
+            rows, distance = groups.counted, groups.distance
             # Here whole groups are stretched, their noise included.
             core = find_core(lambda stretch: -rows * np.log(stretch) - 0.5 * distance / stretch**2)
             return chi2.sf(distance / core.stretch**2, rows), core
@@ -80,7 +90,7 @@ class LinearSource(GroupSource):
         groups = self.problem.groups_at(vector)
         # Means of effects vary between groups with covariance LLᵀ less that of the posterior.
         mean, covariance = groups.posterior
-        between = groups.at.factor @ groups.at.factor.T - covariance
+        between = groups.factor @ groups.factor.T - covariance
         values, vectors = np.linalg.eigh(between)
         told = values > 1e-9 * np.maximum(values[:, -1:], 1e-300)
         turned = np.einsum("gab,ga->gb", vectors, mean)
@@ -100,32 +110,15 @@ class LinearSource(GroupSource):
         return below, below
 
     def _standardised(self) -> np.ndarray:
-        """Every row's distance from what the other rows of its group predict, in its standard deviations there."""
-        rows, groups = self.problem.rows, self.groups
+        rows = self.problem.rows
         assert isinstance(rows, GroupRows)
-        directions, offset, y, _, columns, counts = rows.data
-        of_row = np.repeat(np.arange(len(rows)), np.diff(rows.starts))
-        left = y - offset - directions @ self.at.u
-        inner = groups.inner[of_row]
-        drawn = left - np.einsum("nz,nza,na->n", columns, inner, groups.zr[of_row])
-        kept = 1.0 - counts * np.einsum("nz,nza,na->n", columns, inner, columns)
-        found = drawn / np.sqrt(groups.variance * np.maximum(kept, 1e-12))
-        return self.given.grouping.to_rows(found)
+        return self.given.grouping.to_rows(self.groups.standardised(read_groups((*rows.data, rows.starts))))
 
     def _moves(self) -> np.ndarray:
         _, slope, curve = self.groups.look()
         kept = self.problem.kept
         own, whole = curve[:, kept][:, :, kept], self.found.optimum.curve
         return np.linalg.solve(whole - own, slope[:, kept][..., None])[..., 0]
-
-    def _evidence_of(self, group: int, vector: np.ndarray) -> float:
-        one = LinearGroups(
-            self.problem.sums.taken(slice(group, group + 1)),
-            self.problem.at(vector),
-            self.problem.entries,
-            self.groups.own_precision,
-        )
-        return float(one.evidence[0])
 
     def observed(self) -> dict[str, Any]:
         return {"y": np.asarray(self.given.design.y)}

@@ -8,19 +8,19 @@ of the evidence are then a mean and a covariance over the points. The rows' dens
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import logsumexp
 
-from robustly.approx import Exact
-from robustly.fit.passes import RowKernel, pairs, row_kernel
-from robustly.glm.grouped.effects import EffectLaw
+from robustly._runtime.precision import double_precision
+from robustly.fit.view_passes import RowKernel, pairs, row_kernel
+from robustly.glm.grouped.effects import EffectLaw, Joint
 from robustly.glm.grouped.sums import means_by_row, predictors_at, sums_by_group
 from robustly.glm.law import Law
-from robustly.glm.row_model import row_model
+from robustly.glm.row_model import approximation, row_model
 from robustly.rows.arrays import pad
 from robustly.rows.store import Data
 
@@ -29,6 +29,8 @@ Array = np.ndarray
 # Rows at points that are computed at a time: two sizes, as each is compiled.
 SMALL_BLOCK, BLOCK = 1024, 16_384
 MOST_STEPS, NEAR = 60, 1e-5
+# Where the climb to a group's peak may begin on either side of the centre: how far out, and how many places.
+FURTHEST_START, RUNGS = 60.0, 8
 # What stands for the law of the effects where only the rows' own peak is wanted.
 WEAK = 0.01
 
@@ -55,6 +57,8 @@ class InGroups(NamedTuple):
     counts: Array
     """How often each row counts."""
     starts: Array
+    inner: Array | None = None
+    """The group within its group that each row belongs to, where there are such."""
 
 
 class AtPoints(NamedTuple):
@@ -70,6 +74,10 @@ class AtPoints(NamedTuple):
     law_slope: Array
     law_curve: Array
     mode: Array
+    root: Array
+    """Of the effects' covariance around the mode."""
+    within: Any = None
+    """What was seen of groups within the groups, at every point."""
 
 
 @dataclass(frozen=True)
@@ -83,33 +91,45 @@ class GroupKernel:
 
     @property
     def rows(self) -> RowKernel:
-        return row_kernel(row_model(self.law), Exact())
+        return row_kernel(row_model(self.law), approximation(self.law, None))
 
-    def row_curves(self, predictor: Array, phi: Sequence[float], y: Array, trials: Array) -> tuple[Array, Array, Array]:
+    def row_curves(self, predictor: Array, phi: Sequence[float], y: Array, trials: Array) -> tuple[Array, ...]:
         """Log density of every row at every predictor (rows, points), its slopes and curvatures in predictor and numbers."""
-        points = predictor.shape[1]
+        ask = lambda numbers, row, state: self.rows.curves(numbers, row, state, False)[:3]
+        return self.ask_rows(ask, predictor, phi, y, trials)
+
+    def ask_rows(
+        self, ask: Callable[..., Sequence[Any]], predictor: Array, phi: Sequence[float], y: Array, trials: Array
+    ) -> tuple[Array, ...]:
+        """What ``ask(numbers, row, state)`` gives of every row at every predictor (rows, points)."""
+        points, kernel = predictor.shape[1], self.rows
         m, response, counted = (np.ascontiguousarray(a).reshape(-1) for a in (
             predictor, np.repeat(y, points), np.repeat(trials, points)
         ))  # fmt: skip
-        size, numbers = SMALL_BLOCK if len(m) <= 4 * SMALL_BLOCK else BLOCK, 1 + len(phi)
-        value, slope = np.empty(len(m)), np.empty((len(m), numbers))
-        curve = np.empty((len(m), len(pairs(numbers))))
-        nothing = np.zeros((size, 0), dtype=np.float32)
+        size = SMALL_BLOCK if len(m) <= 4 * SMALL_BLOCK else BLOCK
+        found: list[Array] = []
         for start in range(0, len(m), size):
             place = slice(start, min(start + size, len(m)))
-            part = tuple(pad(a[place], size) for a in (m, response, counted))
-            found = self.rows.curves((part[0], *phi), part[1:], nothing, False)
-            for whole, one in zip((value, slope, curve), found):
-                whole[place] = np.asarray(one)[: place.stop - place.start]
-        shape = predictor.shape
-        return value.reshape(shape), slope.reshape(*shape, -1), curve.reshape(*shape, -1)
+            one, *row = (pad(a[place], size) for a in (m, response, counted))
+            numbers = (one, *phi)
+            state = np.asarray(kernel.approx.start_at(kernel.model, tuple(row), numbers, size), dtype=np.float32)
+            with double_precision():
+                parts = [np.asarray(part) for part in ask(numbers, tuple(row), state)]
+            if not found:
+                found = [np.empty((len(m), *part.shape[1:])) for part in parts]
+            for whole, part in zip(found, parts):
+                whole[place] = part[: place.stop - place.start]
+        return tuple(whole.reshape(*predictor.shape, *whole.shape[1:]) for whole in found)
 
     # ------------------------------------------------------------------ where the effects are
 
-    def modes(self, at: Entered, m: Array, rows: InGroups, start: Array) -> tuple[Array, Array]:
+    def modes(
+        self, at: Entered, m: Array, rows: InGroups, start: Array, prior: Array | None = None
+    ) -> tuple[Array, Array]:
         """The mode of every group's standardised effects, and a root of their covariance there.
 
-        Where the law has a peak of its own the mode is that of the rows alone, nearly.
+        Where the law has a peak of its own the mode is that of the rows alone, nearly; with `prior`, precisions by group, it is
+        that under normal effects with these.
         """
         dim = rows.columns.shape[1]
         crossed = _crossed(rows.columns)
@@ -121,8 +141,10 @@ class GroupKernel:
             predictor = predictors_at(m, rows.columns, (ahead @ at.factor.T)[:, None, :], rows.starts)
             density, slope, curve = (part[:, 0] for part in self.row_curves(predictor, at.phi, rows.y, rows.trials))
             weighed = lambda each, columns: sums_by_group((each * rows.counts)[:, None], columns, rows.starts)[:, 0]
-            if self.effects.has_two_centres:
-                believed, pull, held = -0.5 * WEAK * np.square(ahead).sum(axis=1), -WEAK * ahead, WEAK * np.eye(dim)
+            if prior is not None or self.effects.has_two_centres:
+                weak = np.full(len(start), WEAK) if prior is None else prior
+                believed, pull = -0.5 * weak * np.square(ahead).sum(axis=1), -weak[:, None] * ahead
+                held = weak[:, None, None] * np.eye(dim)
             else:
                 believed = self.effects.log_density(ahead, at.psi)[0]
                 pull, held = self.effects.pull(ahead, at.psi)
@@ -135,7 +157,9 @@ class GroupKernel:
             here = held - np.einsum("ba,gbc,cd->gad", at.factor, bend, at.factor)
             precision = np.where(better[:, None, None], here, precision)
             newton = np.linalg.solve(here, rise[..., None])[..., 0]
-            long = np.maximum(np.abs(newton).max(axis=1, keepdims=True) / 4.0, 1.0)
+            # As far as a few deviations of what is believed of the effects, not further: rows overflow there.
+            allowed = 4.0 if prior is None else 4.0 / np.minimum(np.sqrt(prior), 1.0)[:, None]
+            long = np.maximum(np.abs(newton).max(axis=1, keepdims=True) / allowed, 1.0)
             step = np.where(better[:, None], newton / long, 0.3 * step)
             if not np.all(np.isfinite(step)):
                 step = np.where(np.isfinite(step), step, 0.0)
@@ -149,9 +173,12 @@ class GroupKernel:
         m = rows.offset + rows.directions @ at.u
         groups, dim = len(rows.starts) - 1, rows.columns.shape[1]
         start = np.zeros((groups, dim)) if state is None else np.asarray(state, dtype=float)
-        mode, root = self.modes(at, m, rows, start)
         joint_at = lambda v: self._joint(at, m, rows, v)
-        v, log_weight = self.effects.points(mode, root, at.psi, joint_at, coarse, finer)
+        if self.law.local is not None:
+            start = self.highest(joint_at, start, at.psi)
+        mode, root = self.modes(at, m, rows, start)
+        climb = lambda prior, start: self.modes(at, m, rows, start, prior)
+        v, log_weight = self.effects.points(mode, root, at.psi, joint_at, climb, coarse, finer)
         predictor = predictors_at(m, rows.columns, v @ at.factor.T, rows.starts)
         density, slope, curve = self.row_curves(predictor, at.phi, rows.y, rows.trials)
         total = sums_by_group(density, rows.counts[:, None], rows.starts)[..., 0]
@@ -162,7 +189,17 @@ class GroupKernel:
         # A point without a share has no say, whatever its rows overflow to.
         gone = np.repeat(share == 0.0, np.diff(rows.starts), axis=0)
         slope, curve = np.where(gone[..., None], 0.0, slope), np.where(gone[..., None], 0.0, curve)
-        return AtPoints(v, predictor, slope, curve, share, evidence, law_slope, law_curve, mode)
+        return AtPoints(v, predictor, slope, curve, share, evidence, law_slope, law_curve, mode, root)
+
+    def highest(self, joint: Joint, start: Array, psi: Array) -> Array:
+        """Where to climb from: rows that may stray give a group several peaks, and the one next to the start may be a low one."""
+        far = np.sinh(np.linspace(0.0, np.arcsinh(min(self.effects.furthest(psi), FURTHEST_START)), RUNGS + 1)[1:])
+        away = np.concatenate([-far, far])[:, None]
+        around = [
+            np.where(np.arange(start.shape[1]) == axis, away, start[:, None, :]) for axis in range(start.shape[1])
+        ]
+        tried = np.concatenate([start[:, None, :], *around], axis=1)
+        return np.take_along_axis(tried, joint(tried).argmax(axis=1)[:, None, None], axis=1)[:, 0]
 
     def _joint(self, at: Entered, m: Array, rows: InGroups, v: Array) -> Array:
         """The log density of the groups' rows and effects at effects (groups, points, q)."""
@@ -170,6 +207,15 @@ class GroupKernel:
         density = self.row_curves(predictor, at.phi, rows.y, rows.trials)[0]
         total = sums_by_group(density, rows.counts[:, None], rows.starts)[..., 0]
         return np.where(np.isfinite(total), total, -np.inf) + self.effects.log_density(v, at.psi)[0]
+
+    def effects_at(self, at: Entered, seen: AtPoints) -> Array:
+        """The groups' effects at the points, in units of their columns: (groups, points, q)."""
+        return seen.v @ at.factor.T
+
+    def row_points(self, at: Entered, rows: InGroups) -> tuple[Array, Array]:
+        """Every row's predictor at the points of its group, and their shares of the group's posterior: (rows, points) each."""
+        seen = self.at_points(at, rows, None, False)
+        return seen.predictor, np.repeat(seen.share, np.diff(rows.starts), axis=0)
 
     # ------------------------------------------------------------------ slope and curvature
 
@@ -194,11 +240,11 @@ class GroupKernel:
         score = self.scores_at(rows, seen)
         mean = np.einsum("gk,gkp->gp", seen.share, score)
         away = (np.sqrt(seen.share)[..., None] * (score - mean[:, None, :])).reshape(-1, score.shape[-1])
-        curve = away.T @ away + self._mean_curvature(rows, seen, score.shape[-1])
+        curve = away.T @ away + self.mean_curvature(rows, seen, score.shape[-1])
         sums = {"value": seen.evidence.sum(), "slope": mean.sum(axis=0), "curve": curve}
         return sums, seen.evidence, seen.mode
 
-    def _mean_curvature(self, rows: InGroups, seen: AtPoints, total: int) -> Array:
+    def mean_curvature(self, rows: InGroups, seen: AtPoints, total: int) -> Array:
         """The posterior mean of the joint log density's curvature, added up over groups."""
         size, dim, shared = rows.directions.shape[1], rows.columns.shape[1], seen.slope.shape[-1] - 1
         directions, count = rows.directions, rows.counts[:, None]
@@ -234,7 +280,16 @@ class GroupKernel:
 
 def read_groups(data: Data) -> InGroups:
     """A chunk of rows in groups, under its names."""
-    return InGroups(*data)
+    directions, offset, y, trials, columns, counts, *inner, starts = data
+    return InGroups(directions, offset, y, trials, columns, counts, starts, inner[0] if inner else None)
+
+
+def inner_starts(rows: InGroups) -> tuple[Array, Array]:
+    """Where groups within groups begin, and which group each is of."""
+    assert rows.inner is not None
+    changed = np.flatnonzero(np.diff(rows.inner) != 0) + 1
+    starts = np.union1d(rows.starts, changed)
+    return starts, np.searchsorted(rows.starts, starts[:-1], side="right") - 1
 
 
 def _crossed(columns: Array) -> Array:

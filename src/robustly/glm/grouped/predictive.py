@@ -14,12 +14,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from robustly._runtime.keys import generator
-from robustly.approx import Exact
 from robustly.errors import DataError
 from robustly.glm.families import Family, Normal
 from robustly.glm.grouped.effects import EffectLaw, NormalEffects
 from robustly.glm.predictive import Fitted, GLMPredictive
-from robustly.glm.row_model import evidence_of
+from robustly.glm.row_model import approximation, evidence_of
 from robustly.model.linear import Given
 from robustly.result.laws import RowLaw, invert_cdf
 
@@ -41,6 +40,13 @@ class GroupEffects:
     """Gives posterior means (groups, q) and covariances (groups, q, q), when they are asked for."""
     precisions: np.ndarray | None = None
     """Where groups have precisions of their own: degrees of freedom and expected relative precision, by group."""
+    inner_name: str = ""
+    inner_labels: list[Any] | None = None
+    """Of groups within groups, whose posteriors stand after those of the groups."""
+    outer: int = 0
+    """How many of the effects are the groups' own, where there are groups within them."""
+    inner_owner: np.ndarray | None = None
+    """The group of every group within."""
 
     @cached_property
     def _found(self) -> tuple[np.ndarray, np.ndarray]:
@@ -67,17 +73,40 @@ class GroupEffects:
         return np.where(found > 0, found * self.law.sd_factor(self.psi), 0.0)
 
     @property
+    def sd_by_group(self) -> dict[str, dict[str, float]]:
+        """The same by groups and term."""
+        each = list(zip(self.terms, self.sd))
+        if self.inner_labels is None:
+            return {self.name: dict(each)}
+        return {self.name: dict(each[: self.outer]), self.inner_name: dict(each[self.outer :])}
+
+    @property
     def correlation(self) -> np.ndarray:
         scale = np.sqrt(np.diag(self.scale_matrix))
         with np.errstate(invalid="ignore", divide="ignore"):
             found = self.scale_matrix / np.outer(scale, scale)
         return np.where(np.eye(len(scale), dtype=bool), 1.0, found)
 
-    def places(self, labels: Any) -> np.ndarray:
-        """Which group each label names; −1 for new ones."""
-        import pandas as pd
+    def places(self, labels: Any, inner: Any = None) -> np.ndarray:
+        """What is known of the group that each label names, or of the one within it; −1 for new ones."""
+        found = _places_in(self.labels, labels)
+        if inner is None or self.inner_labels is None:
+            return found
+        within = _places_in(self.inner_labels, inner)
+        return np.where((within >= 0) & (found >= 0), len(self.labels) + within, found)
 
-        return pd.Index(self.labels, dtype=object).get_indexer(pd.Index(np.asarray(labels, dtype=object), dtype=object))
+    def group_of(self, places: np.ndarray) -> np.ndarray:
+        """The groups that places of known effects are of."""
+        if self.inner_labels is None:
+            return places
+        assert self.inner_owner is not None
+        return np.concatenate([np.arange(len(self.labels)), self.inner_owner])[places]
+
+
+def _places_in(labels: list[Any], asked: Any) -> np.ndarray:
+    import pandas as pd
+
+    return pd.Index(labels, dtype=object).get_indexer(pd.Index(np.asarray(asked, dtype=object), dtype=object))
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,7 +162,7 @@ def student_rows(
     assert effects.precisions is not None
     dof = float(np.exp(effects.psi[-1]))
     known, at = places >= 0, np.where(places >= 0, places, 0)
-    freedom, precision = effects.precisions[at].T
+    freedom, precision = effects.precisions[effects.group_of(at)].T
     spread = lambda matrices: np.einsum("na,nab,nb->n", columns, matrices, columns)
     # Covariances are those of a Student t, and what is added to the noise is its scale.
     inside = spread(effects.covariance[at]) * np.maximum(freedom - 2.0, 1e-3) / freedom
@@ -241,7 +270,7 @@ class GroupPredictive(RowLaw):
         self.fitted.family.check_response(response, self.trials)
         law, phi = self.fitted.law, self.fitted.phi
         density = lambda inside, part, k: np.exp(
-            evidence_of(law, Exact(), (inside.m, *phi), np.repeat(response[part], k), inside.trials)
+            evidence_of(law, approximation(law, None), (inside.m, *phi), np.repeat(response[part], k), inside.trials)
         )
         with np.errstate(divide="ignore"):
             return np.log(self._averaged(density))

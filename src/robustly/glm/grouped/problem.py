@@ -3,42 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from robustly._runtime.precision import double_precision
-from robustly.approx import Approximation, Exact
+from robustly.approx import Approximation
 from robustly.errors import ModelError
-from robustly.fit.newton import Watch, maximize
+from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look
-from robustly.fit.outcome import Outcome, Stop
+from robustly.fit.outcome import Outcome
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit
-from robustly.fit.search import search
-from robustly.glm.edges import STATED_GAIN, fit_law
+from robustly.glm.contaminated import Contaminated
+from robustly.glm.edges import fit_law
 from robustly.glm.families import Normal
-from robustly.glm.grouped.effects import EffectLaw, GammaEffects, NormalEffects, PrecisionEffects
+from robustly.glm.grouped.effects import GammaEffects, NormalEffects, PrecisionEffects
 from robustly.glm.grouped.gamma import gamma_poisson
+from robustly.glm.grouped.limits import ClassicalRows, NoEffects, NormalTails
 from robustly.glm.grouped.linear import GroupSums, LinearGroups, group_sums
 from robustly.glm.grouped.moments import Entered, GroupKernel, read_groups
-from robustly.glm.grouped.sums import sums_by_group
-from robustly.glm.law import Law
+from robustly.glm.grouped.nested import NestedKernel
+from robustly.glm.grouped.nested_linear import LinearNested, NestedSums, nested_sums
+from robustly.glm.grouped.plan import GroupDesign, GroupPlan
+from robustly.glm.judging import contaminated_starts
 from robustly.glm.local import Classical
-from robustly.glm.regression import Plan, Regression
-from robustly.glm.row_model import row_model
-from robustly.model.linear import Design
+from robustly.glm.regression import Regression, log_believed
+from robustly.glm.row_model import approximation, row_model
 from robustly.model.row import RowModel
 from robustly.rows.arrays import ArrayRows
-from robustly.rows.groups import Grouping, GroupRows, rows_in_groups
+from robustly.rows.groups import GroupRows
 from robustly.rows.store import Data, Rows, Slot
 
-# Columns of the factor of this size, in units of the effects' columns, may be none at all.
-SMALL = 0.05
-# Two models as likely as this are as likely as each other.
-AS_LIKELY = 1e-6
 # From here on a Student t is a normal.
 NEARLY_NORMAL = 300.0
 # Gamma factors with this shape are all one.
@@ -48,83 +46,6 @@ START_DOF = 8.0
 START_VALUES = {"dof": START_DOF, "flip": 0.02}
 # Logarithms of dispersions beyond which a simpler family does as well.
 FURTHEST = 12.0
-
-
-@dataclass(frozen=True, eq=False)
-class GroupDesign:
-    """Rows of a regression that fall into groups: the design, the groups, and the columns of their effects."""
-
-    design: Design
-    grouping: Grouping
-    columns: np.ndarray
-    """Of the effects, by row, in the order of the data, each divided by its size."""
-    sizes: np.ndarray
-    """The columns' root mean squares."""
-    terms: tuple[str, ...]
-    entries: tuple[tuple[int, int], ...]
-    """Entries of the effects' factor that are fitted: all below the diagonal where effects are correlated."""
-
-    @cached_property
-    def rows(self) -> GroupRows:
-        design = self.design
-        data: tuple[np.ndarray, ...] = (
-            design.directions(),
-            *(
-                np.ascontiguousarray(np.broadcast_to(part, len(design)))
-                for part in (design.offset, design.y, design.trials)
-            ),
-            self.columns,
-            design.rows.weight,
-        )
-        return rows_in_groups(data, self.grouping, ("u", "offset", "y", "trials", "z", "weight"))
-
-    @cached_property
-    def sums(self) -> GroupSums:
-        """Of normal responses: products of columns added up within groups."""
-        return group_sums(self.rows)
-
-    @cached_property
-    def freedom(self) -> dict[str, float]:
-        """Degrees of freedom of coefficients that are told by differences between groups: as many as there are groups, less one.
-
-        A column tells of a group no more than effects do if within each group it is a combination of their columns.
-        """
-        rows, design, order = self.rows, self.design, self.grouping.order
-        if design.sparse:
-            return {}
-        plain = design.matrix[order]
-        columns = np.concatenate([np.ones((len(order), 1)), plain], axis=1) if design.intercept else plain
-        both = np.concatenate([columns, rows.data[4]], axis=1)
-        size = columns.shape[1]
-        sums = np.zeros((len(self.grouping), both.shape[1], both.shape[1]))
-        for place, data, _ in rows.chunks():
-            first = rows.starts[place.start]
-            part = both[first : first + len(data[2])]
-            sums[place] = sums_by_group(part, part, data[-1])
-        xz, zz = sums[:, :size, size:], sums[:, size:, size:]
-        told = np.einsum("gxa,gab,gxb->gx", xz, np.linalg.pinv(zz, rcond=1e-10, hermitian=True), xz)
-        whole = np.einsum("gxx->gx", sums[:, :size, :size])
-        between = np.all(whole - told <= 1e-9 * np.maximum(whole, 1e-300), axis=0)
-        left = max(1.0, len(self.grouping) - between.sum() / len(self.terms))
-        return {term: float(left) for term, one in zip(design.terms, between) if one}
-
-
-@dataclass(frozen=True)
-class GroupPlan:
-    """What to fit, and how."""
-
-    law: Law
-    effects: EffectLaw
-    held: dict[str, float] = field(default_factory=dict)
-    """Shared numbers that are not fitted, on their own scale."""
-    stop: Stop = Stop(1e-10, 200)  # noqa: RUF009
-    finer: int = 1
-
-    @property
-    def plain(self) -> Plan:
-        """The same rows without effects."""
-        held = {name: value for name, value in self.held.items() if name in self.law.names}
-        return Plan(self.law, held=held, stop=self.stop)
 
 
 class GroupedRegression(EvidenceProblem):
@@ -147,6 +68,8 @@ class GroupedRegression(EvidenceProblem):
         wanted = given.entries if entries is None else entries
         self.entries = tuple(entry for entry in wanted if entry not in self.fixed)
         self.kernel = GroupKernel(plan.law, plan.effects, self.entries)
+        if given.inner is not None:
+            self.kernel = NestedKernel(plan.law, plan.effects, self.entries, given.outer)
         law = plan.law
         self.free = [i for i, name in enumerate(law.names) if name not in plan.held]
         self.held = np.array([law.free(n, plan.held[n]) if n in plan.held else 0.0 for n in law.names])
@@ -163,7 +86,7 @@ class GroupedRegression(EvidenceProblem):
 
     @property
     def parts(self) -> tuple[RowModel, Approximation]:
-        return row_model(self.plan.law), Exact()
+        return row_model(self.plan.law), approximation(self.plan.law, None)
 
     # ------------------------------------------------------------------ the vector
 
@@ -209,11 +132,16 @@ class GroupedRegression(EvidenceProblem):
         slope, curve = sums["slope"][self.kept], sums["curve"][np.ix_(self.kept, self.kept)]
         slope[: len(u)] -= penalty @ u
         curve[: len(u), : len(u)] -= penalty
+        phi = np.arange(len(u), len(u) + len(self.free))
+        _, rise, bend = log_believed(self.plan.law, self.free, vector[phi])
+        slope[phi] += rise
+        curve[phi, phi] += bend
         return Look(float(sums["value"]) + self._base + self.log_prior_at(vector), slope, curve)
 
     def log_prior_at(self, vector: np.ndarray) -> float:
-        u = vector[: self.design.size]
-        return -0.5 * float(u @ self.design.penalty @ u)
+        size = self.design.size
+        u, phi = vector[:size], vector[size : size + len(self.free)]
+        return -0.5 * float(u @ self.design.penalty @ u) + log_believed(self.plan.law, self.free, phi)[0]
 
     @cached_property
     def base_by_group(self) -> np.ndarray:
@@ -247,13 +175,28 @@ class GroupedRegression(EvidenceProblem):
 
     # ------------------------------------------------------------------ what a search asks besides
 
+    def sibling(
+        self, plan: GroupPlan | None = None, entries: Sequence[tuple[int, int]] | None = None, rows: Any = None
+    ) -> GroupedRegression:
+        """The same problem with another plan, other entries of the factor, or other rows."""
+        return grouped_regression(
+            self.given,
+            self.plan if plan is None else plan,
+            self.entries if entries is None else entries,
+            self.rows if rows is None else rows,
+            self.fixed,
+        )
+
+    def afresh(self, plan: GroupPlan) -> GroupedRegression:
+        """Another plan for the same rows, with all entries of the factor to be fitted."""
+        return grouped_regression(self.given, plan, rows=self.rows)
+
     def on(self, rows: Rows) -> GroupedRegression:
-        return grouped_regression(self.given, self.plan, self.entries, rows, self.fixed)
+        return self.sibling(rows=rows)
 
     def without(self, columns: Sequence[int]) -> GroupedRegression:
         """The same problem with columns of the factor held at zero."""
-        kept = [(a, b) for a, b in self.entries if b not in columns]
-        return grouped_regression(self.given, self.plan, kept, self.rows, self.fixed)
+        return self.sibling(entries=[(a, b) for a, b in self.entries if b not in columns])
 
     @cached_property
     def no_effects(self) -> Found:
@@ -269,20 +212,32 @@ class GroupedRegression(EvidenceProblem):
             at = normal.problem.at(normal.vector)
             factor = np.where(at.factor == 0.0, np.eye(len(at.factor)) * 0.1, at.factor)
             return [self.joined(at._replace(psi=np.full(1, np.log(START_DOF)), factor=0.9 * factor))]
+        return [self._with_effects(u, phi) for u, phi in self._without_effects()]
+
+    def _without_effects(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Coefficients and all shared numbers of the rows without their groups, from which to begin."""
+        law, size = self.plan.law, self.design.size
+        if isinstance(law, Contaminated):
+            return [(one[:size], one[size:]) for one in contaminated_starts(self.design, law.core)]
         plain = self.no_effects
         assert isinstance(plain.problem, Regression)
         u, shared = plain.problem.split(plain.vector)
-        law, phi, unit = self.plan.law, self.held.copy(), 0.5
         known = dict(zip(plain.problem.plan.law.names, shared))
-        for place, name in enumerate(law.names):
-            if place in self.free:
-                phi[place] = known.get(name, law.free(name, START_VALUES[name]) if name in START_VALUES else 0.0)
+        usual = {name: law.free(name, START_VALUES[name]) for name in law.names if name in START_VALUES}
+        return [(u, np.array([known.get(name, usual.get(name, 0.0)) for name in law.names]))]
+
+    def _with_effects(self, u: np.ndarray, shared: np.ndarray) -> np.ndarray:
+        phi, unit, names = (
+            np.where(np.isin(np.arange(len(shared)), self.free), shared, self.held),
+            0.5,
+            self.plan.law.names,
+        )
         if self.plan.law.family.nuisance == ("scale",):
-            place = self.plan.law.names.index("scale")
+            place = names.index("scale")
             unit = 0.5 * float(np.exp(phi[place]))
             phi[place] -= 0.2
         dim = len(self.given.terms)
-        return [self.joined(Entered(u, tuple(phi), unit / np.sqrt(dim) * np.eye(dim), self.held_law))]
+        return self.joined(Entered(u, tuple(phi), unit / np.sqrt(dim) * np.eye(dim), self.held_law))
 
     @cached_property
     def normal_limit(self) -> NormalTails:
@@ -317,7 +272,7 @@ class GroupedRegression(EvidenceProblem):
         at = self.at(found.vector)
         value = float(np.exp(at.phi[self.plan.law.names.index(name)]))
         plan = replace(self.plan, held={**self.plan.held, name: value})
-        held = grouped_regression(self.given, plan, self.entries, self.rows, self.fixed)
+        held = self.sibling(plan)
         return climb(held, held.joined(at)).with_outcome(
             "boundary",
             f"the dispersion ran to its limit and was held there ({name} = {value:.2g}): a simpler family does as well.",
@@ -338,28 +293,35 @@ class LinearGroupedRegression(GroupedRegression):
 
     cheaper = Effort.FULL
 
-    @property
-    def sums(self) -> GroupSums:
-        if self.rows is not self.given.rows:
-            assert isinstance(self.rows, GroupRows)
-            return self.__dict__.setdefault("_sums", group_sums(self.rows))
-        return self.given.sums
+    @cached_property
+    def sums(self) -> GroupSums | NestedSums:
+        if self.rows is self.given.rows:
+            return self.given.sums
+        assert isinstance(self.rows, GroupRows)
+        return group_sums(self.rows) if self.given.inner is None else nested_sums(self.rows)
 
     def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
         if begin is not None or self.plan.effects.names:
             return super().starts(begin)
-        sums = self.sums
-        square = sums.xx.sum(axis=0) + self.design.penalty + 1e-12 * np.eye(self.design.size)
-        u = np.linalg.solve(square, sums.xy.sum(axis=0))
-        left = max(float(sums.yy.sum() - u @ sums.xy.sum(axis=0)), 1e-300)
-        scale, dim = np.sqrt(left / sums.rows.sum()), len(self.given.terms)
+        size, sums = self.design.size, self.sums
+        if isinstance(sums, GroupSums):
+            xx, xy, yy, rows = (part.sum(axis=0) for part in (sums.xx, sums.xy, sums.yy, sums.rows))
+        else:
+            whole, rows = sums.products.sum(axis=0), sums.counted.sum()
+            xx, xy, yy = whole[:size, :size], whole[:size, -1], whole[-1, -1]
+        u = np.linalg.solve(xx + self.design.penalty + 1e-12 * np.eye(size), xy)
+        left = max(float(yy - u @ xy), 1e-300)
+        scale, dim = np.sqrt(left / rows), len(self.given.terms)
         held = {name: value for name, value in self.plan.held.items() if name == "scale"}
         phi = (float(np.log(held.get("scale", 0.8 * scale))),)
         return [self.joined(Entered(u, phi, 0.5 * scale / np.sqrt(dim) * np.eye(dim), self.held_law))]
 
-    def groups_at(self, vector: np.ndarray) -> LinearGroups:
+    def groups_at(self, vector: np.ndarray) -> LinearGroups | LinearNested:
         """The groups' closed forms at a vector."""
-        return LinearGroups(self.sums, self.at(vector), self.entries, bool(self.plan.effects.names))
+        own, at = bool(self.plan.effects.names), self.at(vector)
+        if isinstance(self.sums, GroupSums):
+            return LinearGroups(self.sums, at, self.entries, own)
+        return LinearNested(self.sums, at, self.entries, own, self.given.outer)
 
     def look(self, vector: np.ndarray, effort: Effort = Effort.FULL) -> Look:
         with np.errstate(all="ignore"):
@@ -426,100 +388,3 @@ def grouped_regression(
     if isinstance(plan.effects, GammaEffects):
         return GammaPoissonRegression(given, plan, (), rows, {(0, 0): float(given.sizes[0])})
     return (LinearGroupedRegression if closed else GroupedRegression)(given, plan, entries, rows, fixed)
-
-
-class NoEffects(Limit):
-    """Effects that are not there: a standard deviation of zero, or one effect that is a multiple of others."""
-
-    def __init__(self, problem: GroupedRegression) -> None:
-        self.problem = problem
-        self.kept: Found | None = None
-
-    @property
-    def found(self) -> Found:
-        assert self.kept is not None
-        return self.kept
-
-    def answers(self, best: Found) -> bool:
-        problem = best.problem
-        assert isinstance(problem, GroupedRegression)
-        at = problem.at(best.vector)
-        if not problem.plan.effects.has_scale:
-            if best.outcome.kind == "end":
-                plan = replace(problem.plan, effects=NormalEffects(), held={})
-                held = grouped_regression(problem.given, plan, (), problem.rows)
-                self.kept = Found(held, maximize(held, at.u, plan.stop))
-            return best.outcome.kind == "end"
-        unit = float(np.exp(at.phi[problem.plan.law.names.index("scale")])) if _has_scale(problem.plan.law) else 1.0
-        size = np.sqrt(np.square(at.factor).sum(axis=0))
-        small = [b for b in sorted({b for _, b in problem.entries}) if size[b] < SMALL * unit]
-        if not small:
-            return False
-        held = problem.without(small)
-        climbed = Found(held, maximize(held, held.joined(at), problem.plan.stop))
-        if climbed.value < best.value - AS_LIKELY:
-            return False
-        self.kept = climbed
-        return True
-
-    def answer(self, best: Found | None) -> Found:
-        assert isinstance(self.found.problem, GroupedRegression)
-        name = self.problem.given.grouping.name
-        if not self.found.problem.entries:
-            text = f'the groups "{name}" do not differ beyond chance: the effects\' standard deviation is 0.'
-        else:
-            text = (
-                f'the effects of "{name}" vary in fewer directions than they have terms: one standard deviation is 0, or a '
-                "correlation is 1 or -1. Leave a term out of the bar, or make effects uncorrelated with (x || g)."
-            )
-        return self.found.with_outcome("boundary", text)
-
-
-class ClassicalRows(Limit):
-    """Rows with nothing of their own, at the end of their law's numbers; groups stay as they are."""
-
-    def __init__(self, problem: GroupedRegression) -> None:
-        self.problem = problem
-
-    @cached_property
-    def found(self) -> Found:  # type: ignore[override]
-        held = {name: value for name, value in self.problem.plan.held.items() if name.startswith("group ")}
-        plan = replace(self.problem.plan, law=Classical(self.problem.plan.law.family), held=held)
-        return search(grouped_regression(self.problem.given, plan, rows=self.problem.rows), plan.stop)
-
-    def answers(self, best: Found) -> bool:
-        return best.outcome.kind == "end" or self.found.value >= best.value - STATED_GAIN
-
-    def answer(self, best: Found | None) -> Found:
-        return self.found.with_outcome("boundary", self.problem.plan.law.boundary_text)
-
-
-class NormalTails(Limit):
-    """Normal effects, at the end of a Student t's degrees of freedom."""
-
-    def __init__(self, problem: GroupedRegression) -> None:
-        self.problem = problem
-
-    @cached_property
-    def found(self) -> Found:  # type: ignore[override]
-        held = {name: value for name, value in self.problem.plan.held.items() if not name.startswith("group ")}
-        plan = replace(self.problem.plan, effects=NormalEffects(), held=held)
-        return search(grouped_regression(self.problem.given, plan, rows=self.problem.rows), plan.stop)
-
-    def rules_out(self) -> bool:
-        problem = self.found.problem
-        return isinstance(problem, GroupedRegression) and not problem.entries
-
-    def answers(self, best: Found) -> bool:
-        return best.outcome.kind == "end" or self.found.value >= best.value - STATED_GAIN
-
-    def answer(self, best: Found | None) -> Found:
-        if self.rules_out():
-            return self.found
-        return self.found.with_outcome(
-            "boundary", "the effects have no heavier tails than a normal, so normal effects (dof = ∞) are returned."
-        )
-
-
-def _has_scale(law: Law) -> bool:
-    return "scale" in law.names

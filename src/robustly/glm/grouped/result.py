@@ -15,8 +15,9 @@ from robustly.glm.formula_frames import as_pandas
 from robustly.glm.formula_saved import formula_to_json
 from robustly.glm.grouped.design import EffectColumns
 from robustly.glm.grouped.linear_source import LinearSource
+from robustly.glm.grouped.plan import GroupDesign, GroupPlan
 from robustly.glm.grouped.predictive import GroupEffects, GroupPredictive, StudentRows, student_rows
-from robustly.glm.grouped.problem import GroupedRegression, GroupPlan, LinearGroupedRegression
+from robustly.glm.grouped.problem import GroupedRegression, LinearGroupedRegression
 from robustly.glm.grouped.source import GroupSource
 from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted
@@ -71,8 +72,10 @@ class FittedMixed:
         columns = self.columns.matrix_of(frame)
         places = np.full(len(frame), -1)
         if groups != "new":
-            labels = np.asarray(self.columns.labels_of(frame), dtype=object)
-            places = self.effects.places(labels)
+            labels = self.columns.labels_of(frame)
+            places = self.effects.places(
+                labels, self.columns.labels_of(frame, inner=True) if self.columns.inner else None
+            )
             if groups == "known" and np.any(places < 0):
                 row = int(np.flatnonzero(places < 0)[0])
                 raise DataError(
@@ -94,7 +97,13 @@ class FittedMixed:
     def to_saved(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         known = {made: name for name, made in FAMILIES.items()}
         effects = self.effects
-        labels = [one if isinstance(one, str | int | float | bool) else str(one) for one in effects.labels]
+        plain = lambda labels: [one if isinstance(one, str | int | float | bool) else str(one) for one in labels]
+        inner = {} if effects.inner_labels is None else {
+            "inner": effects.inner_name,
+            "inner_labels": plain(effects.inner_labels),
+            "inner_groups": [] if self.columns is None else list(self.columns.inner),
+            "outer": effects.outer,
+        }  # fmt: skip
         about = {
             "family": known.get(type(self.fitted.family)),
             "family_name": repr(self.fitted.family),
@@ -106,7 +115,8 @@ class FittedMixed:
                 "name": effects.name,
                 "terms": list(effects.terms),
                 "law": effects.law.name,
-                "labels": labels,
+                "labels": plain(effects.labels),
+                **inner,
                 "groups": [] if self.columns is None else list(self.columns.groups),
                 "parts": [] if self.columns is None else [formula_to_json(part) for part in self.columns.parts],
             },
@@ -119,6 +129,7 @@ class FittedMixed:
             "effects:mean": effects.mean,
             "effects:covariance": effects.covariance,
             **({} if effects.precisions is None else {"effects:precisions": effects.precisions}),
+            **({} if effects.inner_owner is None else {"effects:owner": effects.inner_owner.astype(float)}),
         }
         return about, arrays
 
@@ -131,13 +142,18 @@ class FittedMixed:
         if outcome == "boundary" and type(law) is not type(wanted):
             numbers |= wanted.at_boundary
         numbers["group_dof"] = float(np.exp(effects.psi[0])) if effects.law.names else np.inf
-        about = {**dict(zip(effects.terms, effects.sd)), **_law_numbers(effects)}
+        about = effects.sd_by_group
+        about[effects.name] |= _law_numbers(effects)
+        owners = "; ".join(
+            f'every group of "{name}" has its own {", ".join(sds)} ({effects.law.name if name == effects.name else "normal"} law)'
+            for name, sds in effects.sd_by_group.items()
+        )
         rows = f"; rows: {law.describe().local}" if law.local is not None else ""
         return {
             "model": self,
             "terms": list(self.terms),
             "asked": dict(self.asked),
-            "hyperparameters": Hyperparameters({effects.name: about}),
+            "hyperparameters": Hyperparameters(about),
             "shared": shared,
             "derived": numbers
             if self.asked["group_law"] in ("student_t", "precision")
@@ -145,12 +161,22 @@ class FittedMixed:
             "scales": [interval_scale(law, label, place < len(self.terms)) for place, label in enumerate(labels)],
             "told": {
                 "family": repr(self.fitted.family),
-                "local": f'every group of "{effects.name}" has its own {", ".join(effects.terms)} ({effects.law.name} law){rows}',
-                "groups": f"{len(effects.labels)}",
+                "local": f"{owners}{rows}",
+                "groups": f"{len(effects.labels)}"
+                + ("" if effects.inner_labels is None else f", and {len(effects.inner_labels)} within them"),
             },
             "outlier_rule": "tails",
             "unit": effects.name,
         }
+
+
+def _within(given: GroupDesign) -> tuple[Any, ...]:
+    """What predictions need to know of groups within groups."""
+    if given.inner is None:
+        return ()
+    owner = np.empty(len(given.inner.labels), dtype=int)
+    owner[given.inner.of_row] = given.grouping.of_row
+    return given.inner.name, given.inner.labels, given.outer, owner
 
 
 def _names_of(labels: Sequence[Any]) -> np.ndarray:
@@ -203,7 +229,7 @@ def grouped_fit(
     given = problem.given
     effects = GroupEffects(
         given.grouping.name, given.terms, at.factor / given.sizes[:, None], problem.plan.effects, at.psi,
-        given.grouping.labels, source.posteriors, source.precisions(),
+        given.grouping.labels, source.known_effects, source.precisions(), *_within(given),
     )  # fmt: skip
     numbers, slopes = source.components_and_slopes(found.vector)
     free = [law.names[i] for i in problem.free]

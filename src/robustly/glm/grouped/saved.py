@@ -49,8 +49,13 @@ def from_saved(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray], family
         list(told["labels"]),
         lambda: (arrays["effects:mean"], arrays["effects:covariance"]),
         arrays.get("effects:precisions"),
+        *(
+            (told["inner"], list(told["inner_labels"]), told["outer"], arrays["effects:owner"].astype(int))
+            if "inner" in told
+            else ()
+        ),
     )
-    columns = EffectColumns(tuple(told["groups"]), parts) if parts else None
+    columns = EffectColumns(tuple(told["groups"]), parts, tuple(told.get("inner_groups", ()))) if parts else None
     model = FittedMixed(
         Fitted(law, arrays["phi"], arrays["coefficients"], meta["intercept"]),
         list(meta["terms"]),

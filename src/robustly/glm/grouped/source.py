@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr
+from scipy.special import expit, ndtr
 
+from robustly._runtime.precision import double_precision
+from robustly.approx.grid import hermite
 from robustly.errors import ModelError
 from robustly.fit.draws import Draws
 from robustly.fit.newton import maximize
 from robustly.fit.objective import Effort
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
+from robustly.glm.contaminated import Contaminated
 from robustly.glm.grouped.components import variance_components
 from robustly.glm.grouped.core_spread import Core, core_estimates, find_core
-from robustly.glm.grouped.effects import NormalEffects
-from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups, read_groups
-from robustly.glm.grouped.problem import GammaPoissonRegression, GroupedRegression, GroupPlan, grouped_regression
+from robustly.glm.grouped.effects import NODES, NormalEffects
+from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups, inner_starts, read_groups
+from robustly.glm.grouped.nested import NestedKernel
+from robustly.glm.grouped.plan import GroupPlan
+from robustly.glm.grouped.problem import GammaPoissonRegression, GroupedRegression
+from robustly.glm.judging import OddsOf
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.result.laws import LEVELS, RowPosterior, two_sided
-from robustly.result.outliers import Judgement
+from robustly.result.outliers import POSTERIOR, Judgement, by_tails
 from robustly.result.source import Source
 from robustly.rows.groups import GroupRows
 
@@ -53,10 +59,14 @@ class GroupSource(Source):
         if not self.problem.entries:
             return "closed form (no effects)"
         effects = self.problem.plan.effects
+        if effects.has_two_centres and self.given.outer > 1:
+            return "quadrature over every group's precision, and over its effects given that"
         if effects.has_two_centres:
             return "quadrature around the law's peak and the rows'"
-        dim = len(self.given.terms)
-        points = effects.points(np.zeros((1, dim)), np.eye(dim)[None], self.at.psi, np.square, False)[0].shape[1]
+        count = lambda dim: len(hermite(NODES[dim], dim)[0])
+        points, inner = f"{count(self.given.outer)}", len(self.given.terms) - self.given.outer
+        if inner:
+            return f"adaptive Gauss-Hermite quadrature, {points} points a group and {count(inner)} a group within it"
         return f"adaptive Gauss-Hermite quadrature, {points} points a group"
 
     # ------------------------------------------------------------------ every model
@@ -76,10 +86,10 @@ class GroupSource(Source):
 
     def posteriors(self) -> tuple[np.ndarray, np.ndarray]:
         """Means (groups, q) and covariances (groups, q, q) of the effects on their own scale."""
-        sizes = self.given.sizes
+        sizes = self.given.sizes[: self.given.outer]
 
         def moments(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
-            own = seen.v @ at.factor.T / sizes
+            own = kernel.effects_at(at, seen) / sizes
             mean = np.einsum("gk,gkq->gq", seen.share, own)
             away = own - mean[:, None]
             return {"mean": mean, "covariance": np.einsum("gk,gka,gkb->gab", seen.share, away, away)}
@@ -87,16 +97,50 @@ class GroupSource(Source):
         found = self.problem.by_group(moments, self.found.vector)
         return found["mean"], found["covariance"]
 
+    def inner_posteriors(self) -> tuple[np.ndarray, np.ndarray]:
+        """The same of groups within groups, in the order of their labels: the effects of their group first, then their own."""
+        kernel, rows, found = self.problem.kernel, self.problem.rows, []
+        assert isinstance(rows, GroupRows)
+        assert isinstance(kernel, NestedKernel)
+        for _, data, _ in rows.chunks():
+            with np.errstate(all="ignore"), double_precision():
+                found.append(kernel.inner_moments(self.at, kernel.at_points(self.at, read_groups(data), None, False)))
+        return self._in_order(*(np.concatenate(parts) for parts in zip(*found)))
+
+    def _in_order(self, mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Of inner groups in the order of their rows: in the order of their labels, on the effects' own scale."""
+        part, sizes = read_groups((*self.given.rows.data, self.given.rows.starts)), self.given.sizes
+        assert part.inner is not None
+        order = np.argsort(part.inner[inner_starts(part)[0][:-1]])
+        return mean[order] / sizes, covariance[order] / np.outer(sizes, sizes)
+
+    def known_effects(self) -> tuple[np.ndarray, np.ndarray]:
+        """What is known of all effects of a row, by group, and by group within a group: of a new one there, its law."""
+        mean, covariance = self.posteriors()
+        outer, inner = self.given.outer, len(self.given.terms) - self.given.outer
+        if not inner:
+            return mean, covariance
+        factor = self.at.factor[outer:, outer:] / self.given.sizes[outer:, None]
+        wide = np.zeros((len(mean), outer + inner, outer + inner))
+        wide[:, :outer, :outer] = covariance
+        wide[:, outer:, outer:] = self.widening()[:, None, None] * (factor @ factor.T)
+        means, covariances = self.inner_posteriors()
+        return np.concatenate([np.pad(mean, ((0, 0), (0, inner))), means]), np.concatenate([wide, covariances])
+
+    def widening(self) -> np.ndarray:
+        """By what covariances of effects are wider in each group."""
+        return np.ones(len(self.given.grouping))
+
     def precisions(self) -> np.ndarray | None:
         """Degrees of freedom and expected relative precision by group, where groups have precisions of their own."""
         return None
 
     def posterior(self, site: str | None) -> RowPosterior:
         """Of every group's effects on their own scale."""
-        sizes = self.given.sizes
+        sizes = self.given.sizes[: self.given.outer]
 
         def quantiles(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
-            own = seen.v @ at.factor.T / sizes
+            own = kernel.effects_at(at, seen) / sizes
             mean = np.einsum("gk,gkq->gq", seen.share, own)
             sd = np.sqrt(np.einsum("gk,gkq->gq", seen.share, (own - mean[:, None]) ** 2))
             order = np.argsort(own, axis=1)
@@ -109,18 +153,14 @@ class GroupSource(Source):
                     found[group, term] = np.interp(LEVELS, below[group, :, term], values[group, :, term])
             return {"mean": mean, "sd": sd, "quantile": found}
 
-        finer = grouped_regression(
-            self.given, replace(self.problem.plan, finer=3), self.problem.entries, self.problem.rows, self.problem.fixed
-        )
+        finer = self.problem.sibling(replace(self.problem.plan, finer=3))
         found = finer.by_group(quantiles, self.found.vector)
         cut = (lambda a: a[:, 0]) if len(sizes) == 1 else (lambda a: a)
         return RowPosterior(cut(found["mean"]), cut(found["sd"]), LEVELS, cut(found["quantile"]))
 
     def integration_error(self) -> float:
         """Change of the log likelihood with twice the points a dimension."""
-        finer = grouped_regression(
-            self.given, replace(self.problem.plan, finer=2), self.problem.entries, self.problem.rows, self.problem.fixed
-        )
+        finer = self.problem.sibling(replace(self.problem.plan, finer=2))
         return abs(float(finer.evidence_at(self.found.vector).sum()) - self.found.log_likelihood)
 
     def observed(self) -> dict[str, np.ndarray]:
@@ -150,16 +190,14 @@ class GroupSource(Source):
         plan = replace(self.problem.plan, effects=NormalEffects(), held={
             name: value for name, value in self.problem.plan.held.items() if not name.startswith("group ")
         })  # fmt: skip
-        problem = grouped_regression(self.given, plan, self.problem.entries, self.problem.rows, self.problem.fixed)
+        problem = self.problem.sibling(plan)
         if not self.problem.entries:
             return np.ones(len(self.given.grouping)), None
 
         def distance(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
-            m = rows.offset + rows.directions @ at.u
-            mode, root = kernel.modes(at, m, rows, seen.mode)
-            spread = np.eye(mode.shape[1]) - root @ np.swapaxes(root, 1, 2)
+            spread = np.eye(seen.mode.shape[1]) - seen.root @ np.swapaxes(seen.root, 1, 2)
             values, vectors = np.linalg.eigh(spread)
-            turned = np.einsum("gab,ga->gb", vectors, mode)
+            turned = np.einsum("gab,ga->gb", vectors, seen.mode)
             told = values > 1e-6
             square = np.where(told, turned**2 / np.where(told, values, 1.0), 0.0)
             return {"square": square.sum(axis=1), "freedom": told.sum(axis=1)}
@@ -211,34 +249,45 @@ class GroupSource(Source):
         for place, data, _ in rows.chunks():  # type: ignore[attr-defined]
             part = read_groups(data)
             with np.errstate(all="ignore"):
-                seen = self.problem.kernel.at_points(self.at, part, None, False)
-                density = self.problem.kernel.row_curves(seen.predictor, self.at.phi, part.y, part.trials)[0]
-            share = np.repeat(seen.share, np.diff(part.starts), axis=0)
+                predictor, share = self.problem.kernel.row_points(self.at, part)
+                density = self.problem.kernel.row_curves(predictor, self.at.phi, part.y, part.trials)[0]
             with np.errstate(divide="ignore"):
                 cavity = np.log(share) - density * part.counts[:, None]
             cavity = np.exp(cavity - cavity.max(axis=1, keepdims=True))
             cavity /= cavity.sum(axis=1, keepdims=True)
-            points = seen.predictor.shape[1]
-            law = GLMPredictive(fitted, seen.predictor.reshape(-1), np.repeat(part.trials, points))
+            points = predictor.shape[1]
+            law = GLMPredictive(fitted, predictor.reshape(-1), np.repeat(part.trials, points))
             averaged = lambda y, law=law, cavity=cavity, points=points: (
                 cavity * law.cdf(np.repeat(y, points)).reshape(cavity.shape)
             ).sum(axis=1)
             below = averaged(part.y)
             strictly = averaged(np.ceil(part.y) - 1.0) if discrete else below
             first = rows.starts[place.start]  # type: ignore[attr-defined]
-            found[:, first : first + len(part.y)] = (cavity * seen.predictor).sum(axis=1), strictly, below
+            found[:, first : first + len(part.y)] = (cavity * predictor).sum(axis=1), strictly, below
         return tuple(order.to_rows(one) for one in found)  # type: ignore[return-value]
 
     def group_effects(self) -> pd.DataFrame:
         """Posterior means and standard deviations by group and term, rows, weights, tails."""
         mean, covariance = self.posteriors()
         sd = np.sqrt(np.maximum(np.einsum("gqq->gq", covariance), 0.0))
-        terms = self.given.terms
+        terms = self.given.terms[: self.given.outer]
         columns: dict[str, Any] = {"rows": self.given.grouping.sizes}
         for i, term in enumerate(terms):
             columns |= {term: mean[:, i], f"sd {term}": sd[:, i]}
         columns |= {"weight": self.group_weights(), "tail": self.tail_probabilities()}
         return pd.DataFrame(columns, index=pd.Index(self.given.grouping.labels, name=self.given.grouping.name))
+
+    def inner_group_effects(self) -> pd.DataFrame:
+        """The same of groups within groups: posterior means and standard deviations of their own effects."""
+        inner, outer = self.given.inner, self.given.outer
+        if inner is None:
+            raise ModelError('this model has no groups within groups, such as "y ~ x + (1 | a/b)" has.')
+        mean, covariance = self.inner_posteriors()
+        sd = np.sqrt(np.maximum(np.einsum("gqq->gq", covariance), 0.0))
+        columns: dict[str, Any] = {"rows": np.bincount(inner.of_row)}
+        for i, term in enumerate(self.given.terms[outer:], start=outer):
+            columns |= {term: mean[:, i], f"sd {term}": sd[:, i]}
+        return pd.DataFrame(columns, index=pd.Index(inner.labels, name=inner.name))
 
     def group_weights(self) -> np.ndarray:
         """How strongly a group's effects are drawn to the centre, beside normal effects: minus the law's pull over v, expected."""
@@ -253,24 +302,45 @@ class GroupSource(Source):
         return self.problem.by_group(weight, self.found.vector)["weight"]
 
     def row_weights(self) -> np.ndarray:
-        """Minus slope over residual of a normal response's rows, times the squared scale, expected; 1 for classical rows."""
-        law = self.problem.plan.law
-        design = self.given.design
+        """Of Student-t errors minus slope over residual, times the squared scale, expected; the probability that a row belongs; or 1."""
+        law, shared = self.problem.plan.law, self._fitted.shared
+        if law.local is None:
+            return np.ones(len(self.given.design))
         if law.local != "dispersion":
-            return np.ones(len(design))
-        shared = self._fitted.shared
+            return 1.0 - self.row_doubts()
         scale, dof = shared["scale"], shared["dof"]
+        return self.expected_by_row(lambda part, m: (dof + 1.0) / (dof + ((part.y[:, None] - m) / scale) ** 2))
 
-        found = np.empty(len(design))
-        for place, data, _ in self.problem.rows.chunks():  # type: ignore[attr-defined]
+    def expected_by_row(self, of: Callable[[InGroups, np.ndarray], np.ndarray]) -> np.ndarray:
+        """The posterior mean of ``of(rows, predictors)``, a value by row and point, in the order of the data."""
+        rows, found = self.problem.rows, np.empty(len(self.given.design))
+        assert isinstance(rows, GroupRows)
+        for place, data, _ in rows.chunks():
             part = read_groups(data)
             with np.errstate(all="ignore"):
-                seen = self.problem.kernel.at_points(self.at, part, None, False)
-            square = ((part.y[:, None] - seen.predictor) / scale) ** 2
-            share = np.repeat(seen.share, np.diff(part.starts), axis=0)
-            first = self.problem.rows.starts[place.start]  # type: ignore[attr-defined]
-            found[first : first + len(part.y)] = (share * (dof + 1.0) / (dof + square)).sum(axis=1)
+                predictor, share = self.problem.kernel.row_points(self.at, part)
+                value = of(part, predictor)
+            first = rows.starts[place.start]
+            found[first : first + len(part.y)] = np.where(share > 0, share * value, 0.0).sum(axis=1)
         return self.given.grouping.to_rows(found)
+
+    def row_doubts(self) -> np.ndarray:
+        """The probability that a row does not belong, where its law has one: a wrong label, or the wide part."""
+        law, shared, phi = self.problem.plan.law, self._fitted.shared, self.at.phi
+        if isinstance(law, Contaminated):
+            kernel = self.problem.kernel
+            ask = lambda numbers, row, state: (OddsOf(kernel.rows, law, slopes=False)(numbers, row, state),)
+            return self.expected_by_row(lambda part, m: expit(kernel.ask_rows(ask, m, phi, part.y, part.trials)[0]))
+        unasked: Any = None
+        return 1.0 - self.expected_by_row(lambda part, m: law.tail_probabilities(part.y[:, None], m, shared, unasked))
+
+    def judge_rows(self) -> Judgement:
+        """Rows by the probability that they do not belong where their law has one, else by their tails given their group."""
+        law = self.problem.plan.law
+        if not isinstance(law, Contaminated) and law.judged_by != POSTERIOR:
+            return by_tails(self.row_tails())
+        share = self._fitted.shared["share" if isinstance(law, Contaminated) else "flip"]
+        return Judgement(self.row_doubts(), None, share, law.describe().symbols, {})
 
     # ------------------------------------------------------------------ leaving groups out
 
@@ -330,7 +400,7 @@ class GroupSource(Source):
     def components_and_slopes(self, vector: np.ndarray) -> tuple[dict[str, float], np.ndarray]:
         """Scales and correlations of the effects and numbers of their law, by label, with their slopes in the vector."""
         problem, sizes, terms = self.problem, self.given.sizes, self.given.terms
-        name, law = self.given.grouping.name, problem.plan.effects
+        groups, law = self.given.names, problem.plan.effects
         at = problem.at(vector)
         factor = at.factor / sizes[:, None]
         square = factor @ factor.T
@@ -352,7 +422,7 @@ class GroupSource(Source):
             return line
 
         for i in alive:
-            values[f"{word}({terms[i]} | {name})"] = float(scale[i])
+            values[f"{word if i < self.given.outer else 'sd'}({terms[i]} | {groups[i]})"] = float(scale[i])
             slopes.append(slope_of(lambda change, i=i: change[i, i] / (2.0 * scale[i])))
         pairs_there = {
             (max(a, c), min(a, c)) for a, b in problem.entries for c, d in problem.entries if b == d and a != c
@@ -361,13 +431,13 @@ class GroupSource(Source):
             if scale[i] > 0 and scale[j] > 0:
                 both = scale[i] * scale[j]
                 corr = square[i, j] / both
-                values[f"corr({terms[j]}, {terms[i]} | {name})"] = float(corr)
+                values[f"corr({terms[j]}, {terms[i]} | {groups[i]})"] = float(corr)
                 slopes.append(slope_of(lambda change, i=i, j=j, both=both, corr=corr: (
                     change[i, j] / both - 0.5 * corr * (change[i, i] / square[i, i] + change[j, j] / square[j, j])
                 )))  # fmt: skip
         for place, index in enumerate(problem.free_law):
             value = float(np.exp(at.psi[index]))
-            values[f"{law.names[index]}({name})"] = value
+            values[f"{law.names[index]}({groups[0]})"] = value
             line = np.zeros(len(vector))
             line[len(vector) - len(problem.free_law) + place] = value
             slopes.append(line)
@@ -420,9 +490,11 @@ class GroupSource(Source):
 
 
 def stretched(problem: GroupedRegression, vector: np.ndarray, stretch: float) -> np.ndarray:
-    """A vector with all effects stretched."""
-    at = problem.at(vector)
-    return problem.joined(at._replace(factor=stretch * at.factor))
+    """A vector with all effects of the units stretched."""
+    at, outer = problem.at(vector), problem.given.outer
+    factor = at.factor.copy()
+    factor[:outer, :outer] *= stretch
+    return problem.joined(at._replace(factor=factor))
 
 
 def core_vector(problem: GroupedRegression, vector: np.ndarray) -> tuple[np.ndarray, Core]:
@@ -437,5 +509,5 @@ def core_vector(problem: GroupedRegression, vector: np.ndarray) -> tuple[np.ndar
         return maximize(part, vector, Stop(1e-7, 60)).vector
 
     vector, kept, core = core_estimates(vector, evidence, refit)
-    lost = min(len(problem.given.freedom) / len(problem.given.terms), 0.5 * len(kept))
+    lost = min(len(problem.given.freedom) / problem.given.outer, 0.5 * len(kept))
     return stretched(problem, vector, float(np.sqrt(len(kept) / (len(kept) - lost)))), core

@@ -143,7 +143,7 @@ class Program(RowFunctions):
             elif hasattr(old, "shape"):
                 if np.shape(new) != np.shape(old) or (values and not np.array_equal(np.asarray(new), np.asarray(old))):
                     return False
-            elif old is not new and old != new:
+            elif hasattr(new, "shape") or (old is not new and old != new):
                 return False
         return len(lengths) == 1 and all(count in lengths for count in counts)
 
