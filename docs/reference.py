@@ -39,8 +39,14 @@ def pages() -> dict[str, tuple[str, str]]:
         paths = ["robustly.glm.formula.glm"] if page == "glm" else []
         paths += [_path(getattr(module, name), home, name) for name in names]
         if paths:
-            found[page] = heading, f"# {heading}\n\n" + "".join(f"::: {path}\n\n" for path in dict.fromkeys(paths))
+            found[page] = heading, f"# {heading}\n\n" + "".join(_shown(path) for path in dict.fromkeys(paths))
     return found
+
+
+def _shown(path: str) -> str:
+    """The line that has mkdocstrings show a name. A `Fit` is written in parts, and is shown with all of them."""
+    parts = "    options:\n      inherited_members: true\n" if path.endswith(".Fit") else ""
+    return f"::: {path}\n{parts}\n"
 
 
 def _names(home: str, listed: tuple[str, ...] | None) -> tuple[str, ...]:

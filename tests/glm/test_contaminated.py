@@ -11,10 +11,10 @@ from scipy import stats
 import robustly as rb
 from robustly._runtime.precision import double_precision
 from robustly.glm.contaminated import Contaminated
+from robustly.glm.contaminated_starts import trimmed_start
 from robustly.glm.families import Normal, Poisson
-from robustly.glm.judging import trimmed_start
 from robustly.glm.local import Classical
-from robustly.model.linear import read_design
+from robustly.model.read_design import read_design
 from robustly.result.two_part import log_gauss, shifted_parts
 
 # With few rows a set of normal ones may look heavy-tailed, which is said; here sets are counted.

@@ -18,7 +18,8 @@ from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Expecting, GLMPredictive, of_kind
 from robustly.glm.result import regression_of
-from robustly.model.linear import Design, Given, read_design, read_offset
+from robustly.model.linear import Design
+from robustly.model.read_design import Given, read_design, read_offset
 from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved

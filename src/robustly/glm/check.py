@@ -98,7 +98,7 @@ def _check_moments(
 
 def _check_recovery(family: Family, rng: np.random.Generator, values: tuple[float, ...]) -> None:
     from robustly.glm.fit import fit_glm
-    from robustly.model.linear import read_design
+    from robustly.model.read_design import read_design
 
     x = np.linspace(-1.0, 1.0, 1000)
     y = family.draw(rng, 0.3 + 0.5 * x, values, np.ones(1000))

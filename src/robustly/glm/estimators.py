@@ -16,7 +16,7 @@ from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, 
 from robustly.glm.logistic import RobustLogisticRegression
 from robustly.glm.named import as_family
 from robustly.glm.result import regression_of
-from robustly.model.linear import Given
+from robustly.model.read_design import Given
 
 
 @with_parameters

@@ -29,7 +29,7 @@ from robustly.glm.grouped.design import read_groups_of
 from robustly.glm.grouped.fit import fit_grouped
 from robustly.glm.named import as_family
 from robustly.glm.stored import read_stored_formula
-from robustly.model.linear import Given, read_design
+from robustly.model.read_design import Given, read_design
 from robustly.result.fit import Fit
 from robustly.rows.anywhere import as_stored
 from robustly.rows.labels import (

@@ -23,7 +23,8 @@ from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.predictive import of_kind
 from robustly.glm.result import regression_of
-from robustly.model.linear import Design, Given
+from robustly.model.linear import Design
+from robustly.model.read_design import Given
 from robustly.rows.anywhere import as_stored
 from robustly.rows.labels import as_numbers
 

@@ -15,7 +15,7 @@ import numpy as np
 from robustly.errors import DataError, ModelError, RobustlyError
 from robustly.glm.formula_frames import as_pandas
 from robustly.glm.predictive import GLMPredictive
-from robustly.model.linear import read_offset
+from robustly.model.read_design import read_offset
 from robustly.result.fit import Fit
 
 

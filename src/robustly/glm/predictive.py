@@ -16,7 +16,7 @@ from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
 from robustly.glm.mean_interval import mean_interval
 from robustly.glm.row_model import approximation, evidence_of
-from robustly.model.linear import Given
+from robustly.model.read_design import Given
 from robustly.result.laws import RowLaw, invert_cdf
 from robustly.result.levels import check_level
 from robustly.result.listed import Listed

@@ -20,7 +20,7 @@ from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Plan
 from robustly.glm.source import GLMSource, fitted_of, leverage_one_in
-from robustly.model.linear import Given, read_offset
+from robustly.model.read_design import Given, read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels

@@ -17,9 +17,10 @@ from robustly.fit.newton import maximize
 from robustly.fit.problem import Found
 from robustly.fit.view_passes import pairs
 from robustly.glm.classical import fit_classical
+from robustly.glm.core_scores import Judge, asked_of_rows
 from robustly.glm.edges import fit_law
 from robustly.glm.families import Normal
-from robustly.glm.judging import Judge, asked_of_rows, judge_labels, judge_regression, label_plan
+from robustly.glm.judging import judge_labels, judge_regression, label_plan
 from robustly.glm.local import Classical, Law, LocalLabel, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior

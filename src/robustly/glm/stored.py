@@ -23,7 +23,8 @@ from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read
 from robustly.glm.formula_spec import FormulaColumns, Side, factors_of, learn, needed
 from robustly.glm.named import as_family
 from robustly.glm.predictive import Fitted, GLMPredictive, of_kind
-from robustly.model.linear import DATA, Design, design_of, read_offset, read_response
+from robustly.model.linear import Design
+from robustly.model.read_design import DATA, design_of, read_offset, read_response
 from robustly.rows.anywhere import along, rows_from
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Layout, Stored, column_as_it_is

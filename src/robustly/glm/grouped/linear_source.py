@@ -9,12 +9,13 @@ import numpy as np
 
 from robustly.fit.problem import Found
 from robustly.glm.grouped.core_spread import Core, find_core
+from robustly.glm.grouped.group_judging import core_vector
 from robustly.glm.grouped.linear import LinearGroups
 from robustly.glm.grouped.moments import read_groups
 from robustly.glm.grouped.nested_linear import LinearNested
 from robustly.glm.grouped.plan import GroupPlan
 from robustly.glm.grouped.problem import LinearGroupedRegression
-from robustly.glm.grouped.source import GroupSource, core_vector
+from robustly.glm.grouped.source import GroupSource
 from robustly.result.laws import LEVELS, RowPosterior
 from robustly.rows.groups import GroupRows
 

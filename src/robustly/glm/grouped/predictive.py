@@ -19,7 +19,7 @@ from robustly.glm.families import Family, Normal
 from robustly.glm.grouped.effects import EffectLaw, NormalEffects
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.row_model import approximation, evidence_of
-from robustly.model.linear import Given
+from robustly.model.read_design import Given
 from robustly.result.laws import RowLaw, invert_cdf
 
 ROWS_AT_ONCE = 2048

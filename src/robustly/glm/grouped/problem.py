@@ -18,6 +18,7 @@ from robustly.fit.outcome import Outcome
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit
 from robustly.glm.contaminated import Contaminated
+from robustly.glm.contaminated_starts import contaminated_starts
 from robustly.glm.edges import fit_law
 from robustly.glm.families import Normal
 from robustly.glm.grouped.effects import GammaEffects, NormalEffects, PrecisionEffects
@@ -28,7 +29,6 @@ from robustly.glm.grouped.moments import Entered, GroupKernel, read_groups
 from robustly.glm.grouped.nested import NestedKernel
 from robustly.glm.grouped.nested_linear import LinearNested, NestedSums, nested_sums
 from robustly.glm.grouped.plan import GroupDesign, GroupPlan
-from robustly.glm.judging import contaminated_starts
 from robustly.glm.local import Classical
 from robustly.glm.regression import Regression, log_believed
 from robustly.glm.row_model import approximation, row_model

@@ -22,7 +22,7 @@ from robustly.glm.grouped.source import GroupSource
 from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted
 from robustly.glm.result import SHARED
-from robustly.model.linear import Given, read_offset
+from robustly.model.read_design import Given, read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels

@@ -1,0 +1,122 @@
+r"""Where is a core with a wide part climbed from? From estimates that outliers do not move.
+
+They come from least trimmed squares on small subsets of the rows (Rousseeuw & Van Driessen 2006), so that a tenth of the rows
+on one side neither hide each other nor make good rows look bad.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from robustly.fit.outcome import Stop
+from robustly.fit.problem import Found
+from robustly.glm.classical import fit_classical
+from robustly.glm.families import Normal
+from robustly.glm.local import Classical, Law, LocalPrecision, LocalPredictor
+from robustly.glm.regression import Plan, Regression
+from robustly.model.linear import Design
+
+STOP = Stop(1e-9, 60)
+# Small subsets, and how often each is fitted again to its closest half.
+SUBSETS, CONCENTRATIONS = 40, 3
+KEPT_SUBSETS = 3
+# Subsets are weighed by so many rows, the best of them by all.
+FEW_ROWS = 300
+# Beyond these a start is made from so many rows or columns.
+START_ROWS, START_COLUMNS = 2000, 60
+CONSISTENT = 1.4826  # A normal's standard deviation over its median absolute deviation.
+
+
+def trimmed_start(design: Design, family: Any) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Coordinates by least trimmed squares of rough predictors, the best few, with what they leave of the rows looked at."""
+    rng = np.random.default_rng(0)
+    counted = np.asarray((design.rows.weight > 0).nonzero()[0])
+    some = counted if len(counted) <= START_ROWS else np.sort(rng.choice(counted, START_ROWS, replace=False))
+    here = design.with_rows(design.rows.take(some))
+    whole = design if design.rows.here is not None else here
+    target = np.asarray(family.start(whole.y, whole.trials) - whole.offset)
+    target, columns = target[some] if whole is design else target, here.directions()
+    size = columns.shape[1]
+    if size > START_COLUMNS or len(some) < 2 * size + 2:
+        return []
+    few = np.sort(rng.choice(len(some), FEW_ROWS, replace=False)) if len(some) > FEW_ROWS else slice(None)
+    found = []
+    for _ in range(SUBSETS):
+        rows = rng.choice(len(some), size + 1, replace=False)
+        u = np.linalg.lstsq(columns[rows], target[rows], rcond=None)[0]
+        for _ in range(CONCENTRATIONS):
+            u, left = _concentrated(columns[few], target[few], u)
+        found.append((left, u))
+    found.sort(key=lambda pair: pair[0])
+    best = []
+    for _, u in found[:KEPT_SUBSETS]:
+        for _ in range(10):
+            u, left = _concentrated(columns, target, u)
+        best.append((left, u))
+    u = min(best, key=lambda pair: pair[0])[1]
+    return [(u, target - columns @ u)]
+
+
+def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, float]:
+    """Least squares of the half of the rows that lie closest."""
+    rows, size = columns.shape
+    half = max((rows + size + 1) // 2, size + 1)
+    closest = np.argpartition(np.abs(target - columns @ u), half - 1)[:half]
+    inside = columns[closest]
+    gram = inside.T @ inside
+    gram[np.diag_indices(size)] += 1e-10 * (np.trace(gram) + 1e-300)
+    found = np.linalg.solve(gram, inside.T @ target[closest])
+    rest = np.partition((target - columns @ found) ** 2, half - 1)[:half]
+    return found, float(rest.sum())
+
+
+def contaminated_starts(design: Design, core: Law) -> list[np.ndarray]:
+    """Vectors from which a core with a wide part may be climbed: coefficients that outliers do not move, and shared numbers."""
+    classical = fit_classical(design, Plan(Classical(core.family), stop=STOP))
+    return wide_starts(design, core, classical, trimmed_start(design, core.family))
+
+
+def wide_starts(
+    design: Design, core: Law, classical: Found, trimmed: list[tuple[np.ndarray, np.ndarray]]
+) -> list[np.ndarray]:
+    """Where the law with a wide part is climbed from: the trimmed start, or else the classical fit."""
+    assert isinstance(classical.problem, Regression)
+    u, phi = classical.problem.split(classical.vector)
+    wide = np.log([0.2, 7.0, 0.05]) if isinstance(core.family, Normal) else np.array([0.7, np.log(0.05)])
+    found = []
+    for start, left in trimmed:
+        shared = phi.copy()
+        if isinstance(core.family, Normal):
+            middle = CONSISTENT * float(np.median(np.abs(left)))
+            shared[0] = np.log(middle) if middle > 0 else phi[0]
+        elif core.family.nuisance:
+            few = design if design.rows.here is not None else design.with_rows(design.rows.sample(START_ROWS, 0))
+            guess = core.family.nuisance_start(
+                few.y, few.trials, np.array([CONSISTENT * np.median(np.abs(left))] * 2) * [1, -1]
+            )
+            shared[: len(guess)] = np.log(guess) if len(guess) else shared
+        found.append(np.concatenate([start, shared, wide]))
+    return found or [np.concatenate([u, phi, wide])]
+
+
+def spread_starts(core: Law, previous: Found, trimmed: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """Starts of a core with predictors of its own: a spread as wide as the middle of the rows, the rest strayed."""
+    if not isinstance(core, LocalPredictor):
+        return []
+    problem = previous.problem
+    assert isinstance(problem, Regression)
+    _, phi = problem.split(previous.vector)
+    spread = lambda left: np.log(np.clip(CONSISTENT * float(np.median(np.abs(left))), 0.05, 2.0))
+    return [np.concatenate([u, [spread(left)], phi[:-2], [np.log(3.0), np.log(0.05)]]) for u, left in trimmed]
+
+
+def grown_starts(core: Law, previous: Found) -> list[np.ndarray]:
+    """The start of a richer core from what the plainer one found."""
+    problem = previous.problem
+    assert isinstance(problem, Regression)
+    u, phi = problem.split(previous.vector)
+    if isinstance(core, LocalPrecision):
+        return [np.concatenate([u, phi[:1] - 0.3, [np.log(4.0)], phi[1:]])]
+    return [np.concatenate([u, [np.log(0.3)], phi])]

@@ -1,0 +1,95 @@
+"""How far out do rows lie in a core, and how much likelier is its wide part? Asked row by row, wherever the rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from robustly.glm.contaminated import Contaminated
+from robustly.glm.families import Normal
+from robustly.glm.local import Classical, Law
+from robustly.glm.predictive import Fitted, GLMPredictive
+from robustly.model.linear import Design
+from robustly.rows.store import Data
+
+DEEPEST = 1e-11
+
+
+@dataclass(frozen=True, eq=False)
+class OddsOf:
+    """What the kernel says of rows: the log odds of the wide part, and their slopes in a row's numbers unless told."""
+
+    kernel: Any
+    law: Contaminated
+    slopes: bool = True
+
+    def __call__(self, numbers: Any, row: Any, state: Any) -> Any:
+        found = self.kernel.by_row(_odds_of(self.law), numbers)(numbers, row, state)
+        return found if self.slopes else found[0]
+
+
+@cache
+def _odds_of(law: Contaminated) -> Any:
+    """Log odds of the wide part, and their slopes in a row's numbers, as the kernel compiles them."""
+    import jax
+    import jax.numpy as jnp
+
+    def odds(kernel: Any, numbers: Any, row: Any, state: Any) -> tuple[Any, Any]:
+        place = law.places(row, numbers, state.astype(float))
+
+        def one(given: Any) -> Any:
+            core, wide = law.parts(row, tuple(given), place)
+            return wide - core
+
+        return jax.value_and_grad(one)(jnp.stack([jnp.asarray(number, dtype=float) for number in numbers]))
+
+    return odds
+
+
+Judge = Callable[[Fitted, np.ndarray, np.ndarray, np.ndarray], Any]
+
+
+def scores_in_core(fitted: Fitted, y: np.ndarray, predictor: np.ndarray, trials: np.ndarray) -> np.ndarray:
+    return normal_scores(fitted.law, predictor, fitted.phi, y, trials)
+
+
+@dataclass(frozen=True, eq=False)
+class JudgePass:
+    """A pass that asks a fitted law about rows; theta is what the columns are multiplied with."""
+
+    design: Design
+    fitted: Fitted
+    judge: Judge
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        m = data[1] + self.design.linear(self.design.shifted(data[0]), theta)
+        found = self.judge(self.fitted, data[2], m, data[3])
+        return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None
+
+
+def asked_of_rows(design: Design, u: np.ndarray, fitted: Fitted, judge: Judge) -> Any:
+    """What a fitted law says of every row, chunk by chunk where the rows are."""
+    found = design.rows.map(JudgePass(design, fitted, judge), design.to_shifted @ u).by_unit
+    return found["0"] if len(found) == 1 else tuple(found[str(i)] for i in range(len(found)))
+
+
+def normal_scores(core: Law, m: np.ndarray, phi: np.ndarray, y: np.ndarray, trials: np.ndarray) -> np.ndarray:
+    """The normal deviate, above 0, that is as far out as each row is in the core."""
+    from scipy.special import ndtri
+
+    if isinstance(core, Classical) and isinstance(core.family, Normal):
+        return np.abs(y - m) * np.exp(-phi[0])
+    predictive = GLMPredictive(Fitted(core, phi, np.zeros(0), False), m, trials)
+    if predictive.errors is not None:
+        tail = 2.0 * predictive.errors.sf(np.abs(y - m))
+    else:
+        below = predictive.cdf(y)
+        strictly = predictive.cdf(np.ceil(y) - 1.0) if core.family.discrete else below
+        tail = np.clip(2.0 * np.minimum(below, 1.0 - strictly), 0.0, 1.0)
+        # One less a probability has no digits left further out.
+        tail = np.maximum(tail, DEEPEST)
+    return -ndtri(np.maximum(0.5 * tail, 1e-300))
