@@ -41,9 +41,6 @@ RETIRED_MODULES = {
     "steps", "narrow", "trial", "dense", "inspect", "native", "memory", "keys", "columns", "keeping", "answers", "table",
     "tables", "utils",
 }  # fmt: skip
-# One runtime folder gathers what these three were.
-ALLOWED_MODULES = {"_runtime/native.py", "_runtime/memory.py", "_runtime/keys.py"}
-
 # Their names are not ours to choose, such as np.less.
 NOT_OURS = {"np", "jnp"}
 
@@ -298,7 +295,7 @@ def modules_without_a_question() -> set[str]:
 def retired_words() -> set[str]:
     found = set()
     for path, tree in modules().items():
-        if Path(path).stem in RETIRED_MODULES and path not in ALLOWED_MODULES:
+        if Path(path).stem in RETIRED_MODULES:
             found.add(f"{path}: module")
         words = RETIRED.union(*(more for where, more in RETIRED_IN.items() if where in path))
         for name in identifiers(tree):

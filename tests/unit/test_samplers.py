@@ -9,7 +9,7 @@ import pytest
 from numpyro.diagnostics import effective_sample_size
 
 import robustly as rb
-from robustly._runtime import keys
+from robustly._runtime import random_keys
 from robustly._runtime.precision import double_precision
 from robustly.fit.draws import MIN_EFFICIENCY, independence, nuts
 
@@ -59,6 +59,6 @@ def test_draws_start_from_any_seed(seed, rng):
 
 def test_what_is_no_seed_is_refused():
     with pytest.raises(rb.ModelError, match="whole number"):
-        keys.jax_key("today")
+        random_keys.jax_key("today")
     with pytest.raises(rb.ModelError, match="whole number"):
-        keys.generator(None)
+        random_keys.generator(None)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from robustly._runtime.native import compiled
+from robustly._runtime.numba_loops import compiled
 from robustly.model.responses import Responses
 
 # Steps between points, in units of the width over which a row's evidence changes its shape.

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from robustly._runtime.keys import generator
 from robustly._runtime.precision import in_double_precision
+from robustly._runtime.random_keys import generator
 from robustly.conjugate.base import Columns, PairDefinition, Theta
 from robustly.errors import ModelError
 from robustly.result.laws import RowLaw, invert_cdf

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from robustly._runtime.memory import give_back
+from robustly._runtime.freed_memory import give_back
 from robustly.errors import FitError
 from robustly.fit.newton import maximize
 from robustly.fit.outcome import Stop

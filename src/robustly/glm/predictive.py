@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from robustly._runtime.keys import generator
+from robustly._runtime.random_keys import generator
 from robustly.approx.two_centre import two_centres
 from robustly.errors import DataError
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Normal, Poisson

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from robustly._runtime.keys import jax_key
 from robustly._runtime.precision import in_double_precision
+from robustly._runtime.random_keys import jax_key
 from robustly.errors import DataError, ModelError, names
 from robustly.localized.new_rows import NewRows, fitted_rows, new_rows
 from robustly.model.program.arguments import Arguments

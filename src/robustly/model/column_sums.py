@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from robustly._runtime.native import compiled
+from robustly._runtime.numba_loops import compiled
 
 # Beyond so many columns, multiplying whole chunks is faster than row by row; below so many rows, loading the loops costs more.
 FEW_COLUMNS, MANY_ROWS = 24, 4096

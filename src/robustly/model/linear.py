@@ -110,18 +110,13 @@ class Design:
 
     @cached_property
     def _moments(self) -> dict[str, np.ndarray]:
-        """Sums of the columns around a first idea of their centre, and the largest entries."""
+        """Sums of the columns around a first idea of their centre."""
         shifts = not self.sparse and self.intercept
         idea = np.mean(self.rows.sample(GLANCE, 0).data[0], axis=0) if shifts else np.zeros(self.width)
 
         def moments(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
             matrix = data[0] - theta if shifts else data[0]
-            largest = abs(matrix).max(axis=0)
-            sums = {
-                "gram": self.gram(matrix, weight),
-                "max columns": np.ravel(largest.toarray() if hasattr(largest, "toarray") else largest),
-                "max offset": np.abs(data[1]).max(),
-            }
+            sums = {"gram": self.gram(matrix, weight)}
             return (sums | {"first": weight @ matrix} if shifts else sums), {}, None
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -143,12 +138,6 @@ class Design:
             found[1:, 1:] -= np.outer(away, away)
             found[0, 1:] = found[1:, 0] = 0.0
         return found
-
-    def max_abs_predictor(self, beta: np.ndarray) -> float:
-        """A number that no predictor of these coefficients exceeds, without a look at the rows."""
-        columns = self._moments["max columns"] + np.abs(self.centre - self._moments["idea"])
-        columns = np.concatenate([[1.0], columns]) if self.intercept else columns
-        return float(np.abs(beta) @ columns + self._moments["max offset"])
 
     # ------------------------------------------------------------------ coordinates
 

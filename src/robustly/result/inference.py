@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from robustly._runtime.keys import jax_key
+from robustly._runtime.random_keys import jax_key
 from robustly.errors import DataError, ModelError
 from robustly.result import estimates as est
 from robustly.result.fitted_numbers import FittedNumbers

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from robustly._runtime.memory import may_have_compiled
+from robustly._runtime.freed_memory import may_have_compiled
 from robustly._runtime.settings import check_whole
 from robustly.errors import DataError
 from robustly.rows.labels import as_floats, as_numbers

@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from robustly._runtime.memory import keep_for_next_chunk
+from robustly._runtime.freed_memory import keep_for_next_chunk
 from robustly.errors import RobustlyError
 from robustly.rows.arrays import ArrayRows, pad
 from robustly.rows.ragged import RaggedRows

@@ -10,7 +10,6 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -117,11 +116,6 @@ class TableWriter:
         self._waiting += len(words)
         if self._waiting >= WRITTEN_AT_ONCE:
             self._write()
-
-    def add_all(self, rows: Iterable[tuple[Any, Any]]) -> TableWriter:
-        for ids, counts in rows:
-            self.add(ids, counts)
-        return self
 
     def _write(self) -> None:
         for name, parts in (("ids", self._ids), ("counts", self._counts)):

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-from robustly._runtime.keys import generator
+from robustly._runtime.random_keys import generator
 from robustly.errors import ModelError
 
 if TYPE_CHECKING:

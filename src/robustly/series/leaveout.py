@@ -27,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import gammaincinv, gammaln
 
-from robustly._runtime.native import compiled
+from robustly._runtime.numba_loops import compiled
 from robustly.series.disturbances import Disturbances, Smoothed
 from robustly.series.meanfield import LARGEST_DOF
 

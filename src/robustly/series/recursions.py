@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from robustly._runtime.native import compiled
+from robustly._runtime.numba_loops import compiled
 
 
 @compiled()

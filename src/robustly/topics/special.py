@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from robustly._runtime.native import compiled
+from robustly._runtime.numba_loops import compiled
 
 # Without smoothing a word that a topic lost has η → 0; here its gamma functions still have room below them.
 LEAST_ETA = 1e-30

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from robustly._runtime.memory import give_back
+from robustly._runtime.freed_memory import give_back
 from robustly.fit.outcome import Stop
 from robustly.glm.grouped.effects import EffectLaw
 from robustly.glm.grouped.linear import GroupSums, group_sums

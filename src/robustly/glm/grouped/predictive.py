@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from robustly._runtime.keys import generator
+from robustly._runtime.random_keys import generator
 from robustly.errors import DataError
 from robustly.glm.families import Family, Normal
 from robustly.glm.grouped.effects import EffectLaw, NormalEffects

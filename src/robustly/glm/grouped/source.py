@@ -161,7 +161,7 @@ class GroupSource(GroupJudging):
 
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:
         """Draws by a Metropolis chain whose proposals are a multivariate t around the estimate."""
-        from robustly._runtime.keys import generator
+        from robustly._runtime.random_keys import generator
         from robustly.fit.draws import regular_covariance
 
         rng = generator(key)

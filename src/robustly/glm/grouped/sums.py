@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from robustly._runtime.native import compiled
+from robustly._runtime.numba_loops import compiled
 
 
 @compiled()

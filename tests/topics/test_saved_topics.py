@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import robustly as rb
-from robustly._runtime import native
+from robustly._runtime import numba_loops
 from robustly.cli.topics import app
 from robustly.errors import DataError, PersistError
 from robustly.topics import LDA, Corpus, RobustLDA, plot_burstiness, plot_topics
@@ -143,4 +143,4 @@ def test_kernels_work_where_compiled_code_cannot_be_kept(monkeypatch):
         return real(*args, **options)
 
     monkeypatch.setattr(numba, "njit", nowhere)
-    assert native.compiled()(lambda x: x + 1)(2) == 3
+    assert numba_loops.compiled()(lambda x: x + 1)(2) == 3
