@@ -121,6 +121,8 @@ def view_pass(view: View, curves: Callable[..., tuple[Any, Any, Any, Any]], kern
         with np.errstate(all="ignore"):  # Places too far out are told by values that are not finite.
             more = view.enter(more, data)[0] if curves == kernel.expected else more
             numbers, entered = view.enter(at, data)
+            # Of one type from the first pass on: of two, every program would be compiled twice.
+            state = None if state is None else np.asarray(state, np.float32)
             *parts, state = curves(numbers, view.seen(data), state, more)
             value, slope, curve = (np.asarray(part) for part in parts)
             total = np.where(weight > 0, weight * value, 0.0).sum()
