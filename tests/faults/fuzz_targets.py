@@ -10,10 +10,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-import numpyro
-import numpyro.distributions as dist
 import pandas as pd
 from fuzz_values import NAMES, changed, option, small_counts, small_matrix
 
@@ -391,51 +388,6 @@ def topics(make: str) -> Callable[[Random], Call]:
     return target
 
 
-# ---------------------------------------------------------------------- programs
-
-
-def line_program(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 10).expand([2]).to_event(1))
-    precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Normal(x @ w, precision**-0.5), obs=y)
-
-
-def count_program(x, y=None):
-    w = numpyro.sample("w", dist.Normal(0, 5).expand([2]).to_event(1))
-    b = numpyro.sample("b", dist.Normal(0.0, 1.0))
-    with numpyro.plate("data", x.shape[0]):
-        numpyro.sample("y", dist.Poisson(jnp.exp(b + x @ w)), obs=y)
-
-
-def program(model: Any, site: str) -> Callable[[Random], Call]:
-    def target(random: Random) -> Call:
-        given = regression_data(random, "poisson")
-        if random.random() < 0.15:
-            given["weights"] = np.ones(ROWS)
-        told, data = one_changed(random, given)
-        asked = {}
-        for name, usual in (
-            ("method", ("direct", "em", "x")),
-            ("max_steps", (3, 0, -1)),
-            ("rtol", (1e-8, 0.0, -1.0)),
-            ("chunk", (8, 0)),
-        ):
-            if random.random() < 0.06:
-                asked[name] = option(random, usual)
-        named = site if random.random() < 0.95 else option(random, ("nope", "y", "", []))
-        seen = Random(random.randrange(2**32))
-
-        def run() -> Answers:
-            along = {"weights": data["weights"]} if "weights" in data else {}
-            fit = rb.localize(model, named).fit(data["X"], data["y"], **along, **asked)
-            return answers_of(fit, seen)
-
-        return f"{named} {told} {asked}", run
-
-    return target
-
-
 CHEAP: dict[str, Callable[[Random], Call]] = {
     "RobustLinearRegression": estimator(
         rb.RobustLinearRegression, "normal", {**COMMON, "dof": (None, 4.0, 0.5), "x_weights": (None, "mcd")}
@@ -453,8 +405,6 @@ CHEAP: dict[str, Callable[[Random], Call]] = {
     "HMM": chain,
     "LDA": topics("LDA"),
     "RobustLDA": topics("RobustLDA"),
-    "localize precision": program(line_program, "precision"),
-    "localize predictor": program(count_program, "b"),
 }
 TARGETS: dict[str, Callable[[Random], Call]] = {
     **CHEAP,

@@ -72,6 +72,8 @@ def _measurements(table: Table, given: Mapping[str, Any]) -> Judgement:
 # ---------------------------------------------------------------------- any other pair
 
 _KEPT: dict[Any, dict[Any, Any]] = {}
+"""What was compiled of a pair's law in two parts, of the last few pairs."""
+MOST_KEPT = 16
 
 
 def _widened(
@@ -103,6 +105,9 @@ def _widened(
     except (ModelError, NotImplementedError):
         known = None
     free = {name: value for name, value in start.items() if name not in fixed}
+    kept = _KEPT[pair, columns] = _KEPT.pop((pair, columns), {})
+    while len(_KEPT) > MOST_KEPT:
+        _KEPT.pop(next(iter(_KEPT)))
     law = TwoPart(
         f"a core of {type(pair).__name__} rows",
         parts,
@@ -111,6 +116,6 @@ def _widened(
         {"width": WIDTHS_OF_LOCALS, **({} if power > 0 else {first: (SPREAD[0] / power, SPREAD[1] / abs(power))})},
         known,
         fixed=fixed,
-        keeps=_KEPT.setdefault((pair, columns), {}),
+        keeps=kept,
     )
     return [law.candidate(table.rows)]

@@ -8,7 +8,7 @@ a cut through the program. Models that state how parameters enter their rows hav
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -304,7 +304,7 @@ def weighed(weight: Array, each: Array) -> Array:
     return jnp.sum(jnp.where(weight > 0, weight * jnp.where(weight > 0, each, 0.0), 0.0))
 
 
-@lru_cache(maxsize=64)
 def passes(model: RowModel, approx: Approximation) -> Passes:
-    """The compiled passes of this model and approximation, made once."""
-    return Passes(model, approx)
+    """The compiled passes of this model and approximation, made once and kept as long as the model."""
+    known = model.compiled.get((Passes, approx))
+    return known or model.compiled.setdefault((Passes, approx), Passes(model, approx))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -101,10 +101,10 @@ class RowKernel:
         return mean, sd, weighted_quantiles(own, share, levels)
 
 
-@lru_cache(maxsize=64)
 def row_kernel(model: RowModel, approx: Approximation) -> RowKernel:
-    """The compiled functions of this model's rows, made once."""
-    return RowKernel(model, approx)
+    """The compiled functions of this model's rows, made once and kept as long as the model."""
+    known = model.compiled.get((RowKernel, approx))
+    return known or model.compiled.setdefault((RowKernel, approx), RowKernel(model, approx))
 
 
 def view_pass(view: View, curves: Callable[..., tuple[Any, Any, Any, Any]], kernel: RowKernel) -> ChunkPass:

@@ -31,7 +31,8 @@ def mean_interval(predictive: GLMPredictive, level: float, kind: str, groups: An
     middle = _on_scale(predictive, predictive.mean)
     error = np.sqrt(np.maximum(_variance_of_mean(predictive, fit, matrix, kind, groups), 0.0))
     dof = fit.reference_dof(kind, groups)[: len(fit.terms)].min()
-    half = float(t.ppf(0.5 + level / 2, dof)) * error
+    wider = max((fit.widening(term, kind) for term in fit.terms), default=1.0)
+    half = float(t.ppf(0.5 + level / 2, dof)) * wider * error
     return _back(predictive, middle - half), _back(predictive, middle + half)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NODES = 21
 
 
-@lru_cache(maxsize=128)
+@lru_cache(maxsize=64)
 def row_model(law: Law) -> RowModel:
     """The row model of a law; its parameters are the row's predictor and the shared numbers, on scales without walls."""
     return replace(_stated(law), made_by=(row_model, (law,)))

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import jax
@@ -124,11 +123,15 @@ def detect(model: RowModel, rows: Rows) -> tuple[RowModel, str]:
     return (model if block is None else replace(model, conjugacy=Conjugacy(model, (block,)))), reason
 
 
-@lru_cache(maxsize=64)
 def conditional(model: RowModel) -> Conjugacy:
     """The structure of a model whose parts are each conjugate given the others; a ModelError names one that is not."""
     if model.conjugacy is not None:
         return model.conjugacy
+    known = model.compiled.get(Conjugacy)
+    return known or model.compiled.setdefault(Conjugacy, _conditional(model))
+
+
+def _conditional(model: RowModel) -> Conjugacy:
     if model.dim == 0:
         raise ModelError("MeanField() takes the latents of a row apart, and nothing is local here. Use Exact().")
     if model.examples is None:

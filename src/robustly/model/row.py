@@ -165,6 +165,11 @@ class RowModel:
         return Parameters(self.start, self.constraints, self.fixed)
 
     @cached_property
+    def compiled(self) -> dict[Any, Any]:
+        """What was compiled of this model, by what else it depends on: forgotten when the model is."""
+        return {}
+
+    @cached_property
     def dim(self) -> int:
         """How many unconstrained numbers a row's local value has; 0 when nothing is local."""
         if self.size is not None:

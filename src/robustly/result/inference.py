@@ -150,7 +150,7 @@ class InferenceQuestions(FittedNumbers):
         from scipy.stats import t
 
         wider = t.ppf(0.5 + level / 2, self.reference_dof(kind, groups)) * [
-            self.widening(label) for label in self.labels
+            self.widening(label, kind) for label in self.labels
         ]
         wide, plain = dict(zip(self.labels, wider)), float(t.ppf(0.5 + level / 2, np.inf))
         errors = est.deviations(self.covariance(kind, groups))
@@ -169,9 +169,19 @@ class InferenceQuestions(FittedNumbers):
             found[name] = self.need_source("this interval").edge_interval(name, level)
         return found
 
-    def widening(self, label: str) -> float:
-        """By how much standard errors of coefficients that differ by group are too small: maximum likelihood divides by groups."""
-        return float(np.sqrt(len(self.weight) / self.freedom[label])) if label in self.freedom else 1.0
+    def widening(self, label: str, kind: str = "information") -> float:
+        """By how much a coefficient's standard error is too small in few rows: maximum likelihood divides by their number.
+
+        By groups less coefficients where it differs by group. Of measurements with a fitted scale and tails by rows less all
+        fitted numbers: 30 rows of 4 degrees of freedom cover .94 so, and .90 without.
+        """
+        if label in self.freedom:
+            return float(np.sqrt(len(self.weight) / self.freedom[label]))
+        exact = getattr(self.model, "least_squares", False) or kind in est.BY_GROUP
+        if self.residual_dof is None or exact or label not in self.terms:
+            return 1.0
+        rows = float(self.weight.sum())
+        return float(np.sqrt(rows / max(rows - self.jacobian.shape[1], 1.0)))
 
     def reference_dof(self, kind: str = "information", groups: Any = None) -> np.ndarray:
         """Degrees of freedom of the t laws that the estimates are held against, in the order of `labels`: infinite is a normal."""
@@ -211,7 +221,8 @@ class InferenceQuestions(FittedNumbers):
         if edge is not None and edge[1] in limits and float(edge[2]) == limits[edge[1]]:
             return self.need_source("this test").edge_test(hypothesis.strip())
         restrictions, right, shown = read_hypotheses(hypothesis, self.labels)
-        covariance = np.nan_to_num(self.covariance(kind, groups), nan=0.0)
+        wider = np.array([self.widening(label, kind) for label in self.labels])
+        covariance = np.nan_to_num(self.covariance(kind, groups), nan=0.0) * np.outer(wider, wider)
         if self.aliased is not None and restrictions[:, : len(self.terms)][:, self.aliased].any():
             raise ModelError(f"{shown} names terms that the columns do not determine. Drop a column, or set alpha.")
         involved = self.reference_dof(kind, groups)[restrictions.any(axis=0)]

@@ -67,7 +67,7 @@ def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summar
             z = np.where(np.arange(len(error)) < len(fit.terms), fit.estimates / error, np.nan)
         if np.isfinite(dof).any() and np.unique(dof[: len(fit.terms)]).size > 1:
             columns["dof"] = dof
-        z = z / [fit.widening(label) for label in fit.labels]
+        z = z / [fit.widening(label, kind) for label in fit.labels]
         columns |= {"t" if np.isfinite(dof).any() else "z": z, "p": 2.0 * t.sf(np.abs(z), dof)}
     for place, name in enumerate(("2.5 %", "97.5 %")):
         columns[name] = np.array([intervals[label][place] for label in fit.labels])

@@ -64,7 +64,12 @@ def group_rows(values: Any, name: str = "groups") -> Grouping:
             f'the groups "{name}" have a missing value in row {gone[0]}{more}. A row without a group has no effect to share: '
             "drop these rows, or give them a group of their own."
         )
-    codes, labels = pd.factorize(column, sort=False)
+    try:
+        codes, labels = pd.factorize(column, sort=False)
+    except TypeError as error:
+        raise DataError(
+            f'the groups "{name}" hold values that cannot be told apart ({error}). Name groups by numbers or texts.'
+        ) from None
     order = np.argsort(codes, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(labels)))])
     plain = [one.item() if isinstance(one, np.generic) else one for one in labels]

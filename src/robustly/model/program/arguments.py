@@ -48,7 +48,14 @@ def read_arguments(
         outer, inner = path[0].idx, path[1]
         name = by_place[min(inner.idx, len(by_place) - 1)] if outer == 0 else str(inner.key)
         labels.append(name + jax.tree_util.keystr(path[2:]))
-    return Arguments(tuple(leaf for _, leaf in paths), tuple(labels), tree)
+    return Arguments(tuple(_in_native_order(leaf) for _, leaf in paths), tuple(labels), tree)
+
+
+def _in_native_order(leaf: Any) -> Any:
+    """Numbers in this machine's order of bytes; JAX takes no others."""
+    if isinstance(leaf, np.ndarray) and not leaf.dtype.isnative:
+        return leaf.astype(leaf.dtype.newbyteorder("="))
+    return leaf
 
 
 def _as_plain(name: str, value: Any) -> Any:
