@@ -35,6 +35,7 @@ from scipy import sparse
 
 from robustly.topics import LDA, Corpus, RobustLDA, coherence, diversity, document_completion, split_documents
 from robustly.topics.evaluate import Split
+from robustly.topics.reading import RELEVANCE
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -53,7 +54,7 @@ SKLEARN_PASSES = 30
 # Words of NIPS papers that are topical and bursty.
 TOPICAL = ("kernel", "policy", "spike")
 # How words are ranked: by probability, and as top_words does.
-RANKINGS = {"probability": None, "relevance": 0.6}
+RANKINGS = {"probability": None, "relevance": RELEVANCE}
 TOMOTOPY_SWEEPS = 1000
 THREADS = 2
 

@@ -117,8 +117,9 @@ class FittedTopics(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
         Words are ranked by :math:`\lambda \log p(w \mid k) + (1 - \lambda) \log\frac{p(w \mid k)}{p(w)}` with
         :math:`\lambda` the `relevance`: 1 ranks by probability alone, and then words that are common everywhere lead
-        many topics; 0 by how much more likely the word is than elsewhere. :math:`p(w \mid k)` lies half way between what
-        the documents used (:meth:`word_shares`) and the shared topic, so that the bursts of one document do not lead.
+        many topics; 0 by how much more likely the word is than elsewhere. :math:`p(w \mid k)` lies between what the
+        documents used (:meth:`word_shares`), which counts two thirds, and the shared topic, so that the bursts of one
+        document do not lead.
         """
         self.check_fitted()
         if not 0 <= relevance <= 1:
