@@ -219,12 +219,13 @@ def read_formula(
     columns = FormulaColumns(core, tuple(added), right.side, offsets, classes, given)
     kept = [place for place, name in enumerate(right.side.columns) if name != "Intercept"]
     matrix, within = right.matrix[:, kept], added_offsets(offsets, frame)
+    del left, right  # the widest arrays there are: one of them is enough
     numbers = {label: column_of(frame, label, one) for label, one in beside.items()}
     refuse_unequal_rows(len(frame), matrix, response, within, numbers)
     design = read_design(
         matrix,
         response,
-        [right.side.columns[place] for place in kept],
+        [columns.side.columns[place] for place in kept],
         intercept=columns.intercept,
         weight=numbers["weights"],
         offset=within if offset is None else within + np.asarray(numbers["offset"], dtype=float),

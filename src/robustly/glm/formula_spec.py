@@ -135,7 +135,8 @@ class FormulaColumns:
 
 def added_offsets(sides: Sequence[Side], frame: pd.DataFrame) -> np.ndarray:
     """The sum of ``offset(...)`` terms, by row."""
-    return sum((side.matrix(frame)[:, 0] for side in sides), np.zeros(len(frame)))
+    # No memory for a constant where there are none.
+    return sum((side.matrix(frame)[:, 0] for side in sides), np.broadcast_to(0.0, len(frame)))
 
 
 # ---------------------------------------------------------------------- reading terms

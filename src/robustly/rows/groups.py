@@ -99,7 +99,8 @@ class GroupRows(ArrayRows):
 
     def chunk_at(self, place: slice) -> tuple[Data, np.ndarray]:
         starts = self.starts[place.start : place.stop + 1]
-        part = tuple(array[starts[0] : starts[-1]] for array in self.data)
+        # Constants, which take no memory as long as they are not cut.
+        part = tuple(np.ascontiguousarray(array[starts[0] : starts[-1]]) for array in self.data)
         return (*part, starts - starts[0]), self.weight[place]
 
     def take(self, index: Any) -> GroupRows:
@@ -120,11 +121,22 @@ class GroupRows(ArrayRows):
 def rows_in_groups(data: Data, grouping: Grouping, labels: tuple[str, ...] = ()) -> GroupRows:
     """Arrays with one entry a row, sorted into groups; every group counts once."""
     return GroupRows(
-        tuple(array[grouping.order] for array in data),
+        tuple(_by_group(array, grouping.order) for array in data),
         np.ones(len(grouping)),
         labels=labels,
         starts=np.asarray(grouping.starts),
     )
+
+
+def one_if_constant(array: np.ndarray) -> np.ndarray:
+    """The same rows, in the memory of one where they are all the same."""
+    same = array.strides[0] == 0 or bool((array == array[:1]).all())
+    return np.broadcast_to(array[:1].copy(), array.shape) if same else array
+
+
+def _by_group(array: np.ndarray, order: np.ndarray) -> np.ndarray:
+    slim = one_if_constant(array)
+    return slim[order] if slim is array else slim
 
 
 # Cells that may be filled in: so many for every row, and so many in any case.

@@ -62,6 +62,8 @@ def labels_of_rows(data: Any) -> RowLabels:
     index = getattr(data, "index", None)
     if index is None or callable(index) or not hasattr(index, "is_unique") or not index.is_unique:
         return RowLabels()
+    if (getattr(index, "start", None), getattr(index, "step", None)) == (0, 1):
+        return RowLabels()
     labels = index.to_numpy()
     if labels.dtype.kind in "iu" and np.array_equal(labels, np.arange(len(labels))):
         return RowLabels()

@@ -16,7 +16,7 @@ from robustly.glm.formula_parse import parse
 from robustly.glm.formula_spec import FormulaColumns, factors_of, learn, needed, refuse_not_computable
 from robustly.glm.grouped.plan import GroupDesign, InnerGroups
 from robustly.model.linear import Design
-from robustly.rows.groups import Grouping, group_rows
+from robustly.rows.groups import Grouping, group_rows, one_if_constant
 
 MOST_EFFECTS = 3
 INTERCEPT = "Intercept"
@@ -132,7 +132,7 @@ def group_design(
     sizes = np.sqrt(np.mean(columns**2, axis=0))
     if np.any(sizes == 0):
         raise ModelError(f'the effect "{terms[int(np.argmin(sizes))]}" has a column of zeros. Leave it out.')
-    return GroupDesign(design, grouping, columns / sizes, sizes, terms, entries)
+    return GroupDesign(design, grouping, one_if_constant(columns / sizes), sizes, terms, entries)
 
 
 def _levels(bars: Sequence[Bar], frame: pd.DataFrame) -> tuple[Grouping, Grouping | None]:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy.stats import gamma
 
 from robustly.approx.grid import hermite
 from robustly.approx.two_centre import two_centres
@@ -169,6 +168,8 @@ class StudentEffects(HeavyEffects):
         dim, dof = mode.shape[1], float(np.exp(psi[0]))
         if dim == 1:
             return super().points(mode, root, psi, joint, climb, coarse, finer)
+        from scipy.stats import gamma
+
         law = gamma(0.5 * dof, scale=2.0 / dof)
         normal = lambda v, t: 0.5 * dim * (t - LOG_2PI) - 0.5 * np.exp(t) * np.square(v).sum(axis=-1)
         # The integral over log precisions t: how much of it a group has where, by Laplace's approximation inside.

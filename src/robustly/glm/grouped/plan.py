@@ -37,6 +37,31 @@ class InnerGroups:
 
 
 @dataclass(frozen=True, eq=False)
+class TurnedRows:
+    """A design's rows in the order of their groups and the coordinates of the search, made where they are asked for.
+
+    Beside the design's own columns, an array of them would be most of a fit's memory.
+    """
+
+    design: Design
+    order: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.order), self.design.size
+
+    def __getitem__(self, rows: Any) -> np.ndarray:
+        return self.design.turned(self.design.matrix[self.order[rows]])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        found = np.empty(self.shape)
+        for start in range(0, len(found), CHUNK_ROWS):
+            part = slice(start, start + CHUNK_ROWS)
+            found[part] = self[part]
+        return found
+
+
+@dataclass(frozen=True, eq=False)
 class GroupDesign:
     """Rows of a regression that fall into groups: the design, the groups, and the columns of their effects."""
 
@@ -69,15 +94,11 @@ class GroupDesign:
     @cached_property
     def rows(self) -> GroupRows:
         give_back()
-        design, order, inner = self.design, self.grouping.order, self.inner
+        design, inner = self.design, self.inner
         by_row = [np.broadcast_to(part, len(design)) for part in (design.offset, design.y, design.trials)]
         within = () if inner is None else (inner.of_row,)
         others = rows_in_groups((*by_row, self.columns, design.rows.weight, *within), self.grouping)
-        # The widest array is made in its order, a part at a time: a second one beside it would be most of the memory.
-        directions = np.empty((len(design), design.size))
-        for start in range(0, len(design), CHUNK_ROWS):
-            part = slice(start, start + CHUNK_ROWS)
-            directions[part] = design.turned(design.matrix[order[part]])
+        directions = TurnedRows(design, self.grouping.order)
         labels = ("u", "offset", "y", "trials", "z", "weight", *("inner" for _ in within))
         chunk = CHUNK_ROWS if inner is None else NESTED_CHUNK
         return replace(others, data=(directions, *others.data), labels=labels, chunk_rows=chunk)

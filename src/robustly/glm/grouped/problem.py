@@ -25,7 +25,7 @@ from robustly.glm.grouped.effects import GammaEffects, NormalEffects, PrecisionE
 from robustly.glm.grouped.gamma import gamma_poisson
 from robustly.glm.grouped.limits import ClassicalRows, NoEffects, NormalTails
 from robustly.glm.grouped.linear import GroupSums, LinearGroups, group_sums
-from robustly.glm.grouped.moments import Entered, GroupKernel, read_groups
+from robustly.glm.grouped.moments import Entered, GroupKernel, InGroups, read_groups
 from robustly.glm.grouped.nested import NestedKernel
 from robustly.glm.grouped.nested_linear import LinearNested, NestedSums, nested_sums
 from robustly.glm.grouped.plan import GroupDesign, GroupPlan
@@ -146,10 +146,17 @@ class GroupedRegression(EvidenceProblem):
     @cached_property
     def base_by_group(self) -> np.ndarray:
         """What the log likelihood holds of the responses alone."""
-        rows = self.rows
+        family = self.plan.law.family
+        return self._responses_by_group(lambda rows: family.log_base(rows.y, rows.trials))
+
+    def _responses_by_group(self, function: Callable[[InGroups], np.ndarray]) -> np.ndarray:
+        """What a function gives of the rows of a chunk, times how often they count, added up within groups."""
+        rows, found = self.rows, []
         assert isinstance(rows, GroupRows)
-        each = self.plan.law.family.log_base(rows.data[2], rows.data[3]) * rows.data[5]
-        return np.add.reduceat(each, rows.starts[:-1])
+        for place in rows.places():
+            part = read_groups(rows.chunk_at(place)[0])
+            found.append(np.add.reduceat(function(part) * part.counts, part.starts[:-1]))
+        return np.concatenate(found)
 
     @cached_property
     def _base(self) -> float:
@@ -354,11 +361,9 @@ class GammaPoissonRegression(GroupedRegression):
 
     @cached_property
     def base_by_group(self) -> np.ndarray:
-        rows = self.rows
-        assert isinstance(rows, GroupRows)
         from scipy.special import gammaln
 
-        return np.add.reduceat(-gammaln(rows.data[2] + 1.0) * rows.data[5], rows.starts[:-1])
+        return self._responses_by_group(lambda rows: -gammaln(rows.y + 1.0))
 
     def evidence_at(self, vector: np.ndarray) -> np.ndarray:
         if self.seen_at is None or not np.array_equal(self.seen_at, vector):
