@@ -45,6 +45,7 @@ _HOMES = {
     "RobustGLM": "glm.estimators",
     "RobustLinearRegression": "glm.estimators",
     "RobustLogisticRegression": "glm.estimators",
+    "RobustMultinomialRegression": "glm.multinomial",
     "RobustPoissonRegression": "glm.estimators",
     "compare": "comparison",
     "parquet": "rows.parquet",

@@ -189,6 +189,7 @@ def test_no_color_and_a_terminal_show_a_status_line_and_no_colours(table, tmp_pa
     os.close(reads)
     assert done.returncode == 0
     assert "fitting …" in said.decode()
+    assert re.search(r"pass \d+: [\d,]+ of [\d,]+ rows", said.decode())
     assert b"\x1b[3" not in said
     assert b"\x1b" not in done.stdout
 

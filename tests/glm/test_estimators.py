@@ -29,6 +29,7 @@ from robustly.glm.formula_parse import take_offsets
         glm.RobustPoissonRegression(),
         glm.RobustLogisticRegression(),
         glm.RobustLogisticRegression(local="label"),
+        glm.RobustMultinomialRegression(),
         glm.RobustGLM(),
     ]
 )

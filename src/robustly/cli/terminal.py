@@ -35,7 +35,7 @@ def console() -> Console:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
-    """A line on stderr while something takes its time, with passes and rows of those elsewhere; nothing where stderr is no terminal."""
+    """A line on stderr while something takes its time, with passes and rows; nothing where stderr is no terminal."""
     errors = Console(stderr=True, highlight=False, markup=False)
     if not errors.is_terminal:
         yield

@@ -11,7 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from scipy.special import softmax
 
+from robustly._runtime.compiled import one_thread
+from robustly._runtime.keys import generator
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation
 from robustly.fit.passes import weighed
@@ -85,6 +88,8 @@ MIN_EFFICIENCY = 0.25
 
 # (vector, what else the prior depends on) -> log density
 LogPrior = Callable[[Any, Any], Any]
+# vectors (draw, entry) -> their log likelihoods and log priors, in two columns
+Densities = Callable[[np.ndarray], np.ndarray]
 
 
 def stack_chunks(problem: EvidenceProblem, rows: ArrayRows) -> Any:
@@ -105,45 +110,65 @@ def _plain(part: np.ndarray) -> Any:
     return np.float64 if part.dtype.kind == "f" else part.dtype
 
 
-def log_posterior(
-    parts: tuple[RowModel, Approximation], entering: Entering, centre: Array, chunks: Any, effort: int
-) -> Callable[[Any], Any]:
-    """The log likelihood of the parameter vector, as a traceable function.
+def _by_row(function: Any, entering: Entering, vector: Array, data: Data, *more: Any) -> Any:
+    numbers, axes, row = entering(vector, data)
+    return jax.vmap(function, (axes, 0, *(0 for _ in more)))(numbers, row, *more)
 
-    With less than full `effort`, rows are integrated at the points that suit the estimate `centre`, half of them or all:
-    a posterior is not much wider than its rows' own, so these points serve all of it at a fraction of the price.
+
+def _rule(full: Approximation, model: RowModel, effort: int) -> Approximation:
+    return full if effort > ROUGH or model.dim != 1 else full.coarser()
+
+
+def _is_single(chunks: Any) -> bool:
+    return bool(jax.tree.leaves(chunks)[0].shape[0] == 1)
+
+
+def prepare(parts: tuple[RowModel, Approximation], entering: Entering, effort: int, centre: Array, chunks: Any) -> Any:
+    """Chunks of rows with the points that suit the estimate `centre`.
+
+    With less than full `effort`, rows are integrated at these, half of them or all: a posterior is not much wider than its
+    rows' own, so they serve all of it at a fraction of the price.
     """
     model, full = parts
-    approx = full if effort > ROUGH or model.dim != 1 else full.coarser()
-    single = jax.tree.leaves(chunks)[0].shape[0] == 1
+    approx = _rule(full, model, effort)
 
-    def by_row(function: Any, vector: Array, data: Data, *more: Any) -> Any:
-        numbers, axes, row = entering(vector, data)
-        return jax.vmap(function, (axes, 0, *(0 for _ in more)))(numbers, row, *more)
-
-    def prepare(chunk: Any) -> Any:
+    def one(chunk: Any) -> Any:
         data, weight, start = chunk
-        state = by_row(lambda n, row, s: full.find_mode(model, n, row, s), centre, data, start)
-        return data, weight, state, by_row(lambda n, row, s: approx.anchor(model, n, row, s), centre, data, state)
+        state = _by_row(lambda n, row, s: full.find_mode(model, n, row, s), entering, centre, data, start)
+        anchors = _by_row(lambda n, row, s: approx.anchor(model, n, row, s), entering, centre, data, state)
+        return data, weight, state, anchors
 
-    first = jax.tree.map(lambda a: a[0], chunks)
-    prepared = jax.lax.stop_gradient(prepare(first) if single else jax.lax.map(prepare, chunks))
+    return one(jax.tree.map(lambda a: a[0], chunks)) if _is_single(chunks) else jax.lax.map(one, chunks)
 
-    def log_density(vector: Array) -> Array:
-        def one(chunk: Any) -> Array:
-            data, weight, state, anchors = chunk
-            if effort == ANEW:
-                held = jax.lax.stop_gradient(vector)
-                state = by_row(lambda n, row, s: full.find_mode(model, n, row, s), held, data, state)
-                state = jax.lax.stop_gradient(state)
-                evidence = by_row(lambda n, row, s: full.evidence(model, n, row, s), vector, data, state)
-            else:
-                evidence = by_row(lambda n, row, a: approx.evidence_around(model, n, row, a), vector, data, anchors)
-            return weighed(weight, evidence)
 
-        return one(prepared) if single else jnp.sum(jax.lax.map(one, prepared))
+def log_density(
+    parts: tuple[RowModel, Approximation],
+    entering: Entering,
+    effort: int,
+    log_prior: LogPrior,
+    is_single: bool,
+    vector: Array,
+    prepared: Any,
+    beside: Any,
+) -> Array:
+    """Log likelihood and log prior of a parameter vector, traceable, from rows that were prepared for its neighbourhood."""
+    model, full = parts
+    approx = _rule(full, model, effort)
 
-    return log_density
+    def one(chunk: Any) -> Array:
+        data, weight, state, anchors = chunk
+        if effort == ANEW:
+            held = jax.lax.stop_gradient(vector)
+            state = _by_row(lambda n, row, s: full.find_mode(model, n, row, s), entering, held, data, state)
+            state = jax.lax.stop_gradient(state)
+            evidence = _by_row(lambda n, row, s: full.evidence(model, n, row, s), entering, vector, data, state)
+        else:
+            around = lambda n, row, a: approx.evidence_around(model, n, row, a)
+            evidence = _by_row(around, entering, vector, data, anchors)
+        return weighed(weight, evidence)
+
+    total = one(prepared) if is_single else jnp.sum(jax.lax.map(one, prepared))
+    return jnp.stack([total, log_prior(vector, beside)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,53 +189,82 @@ class Posterior:
         """Vectors (chain, draw, entry), by an independence chain where the posterior is near normal, otherwise by NUTS."""
         scale = self.covariance if np.all(np.isfinite(self.covariance)) else np.eye(len(self.centre))
         ridge = 1e-12 * np.trace(scale) / max(len(self.centre), 1)
+        # Whitened by the estimate's covariance the posterior is close to a standard normal.
         half = np.linalg.cholesky(scale + ridge * np.eye(len(self.centre)))
-        drawn: dict[str, Any] = {}
         with double_precision():
             rows, entering = self.problem.for_draws()
             chunks = stack_chunks(self.problem, rows)
             # As little effort as is good enough.
-            for effort in (ROUGH, HELD, ANEW):
-                for sampler, options in (
-                    (independence, (num_samples, num_chains)),
-                    (nuts, (num_samples, num_chains, num_warmup)),
-                ):
-                    place = (sampler, effort, *options)  # sizes are told apart by jit itself, a bucket at a time
-                    if place not in self.compiled:
-                        run = partial(_run, self.problem.parts, entering, self.log_prior, sampler, options, effort)
-                        self.compiled[place] = jax.jit(run)
-                    drawn = self.compiled[place](key, self.centre, half, chunks, self.beside)
-                    if float(drawn["efficiency"]) > MIN_EFFICIENCY:
-                        break
-                if float(drawn["gap"]) < AGREEMENT:
-                    break
-        return np.asarray(drawn["vectors"]), int(drawn["divergences"])
+            for effort in (ROUGH, HELD):
+                vectors, divergences, density = self._drawn(
+                    (num_samples, num_chains, num_warmup), effort, entering, chunks, half, key
+                )
+                if self._gap(vectors, density) < AGREEMENT:
+                    return vectors, divergences
+            return self._drawn((num_samples, num_chains, num_warmup), ANEW, entering, chunks, half, key)[:2]
+
+    def _drawn(
+        self, asked: tuple[int, int, int], effort: int, entering: Entering, chunks: Any, half: np.ndarray, key: Any
+    ) -> tuple[np.ndarray, int, Densities]:
+        """Vectors, how many steps went astray, and the density that they are drawn from."""
+        common, single = (self.problem.parts, entering, effort), _is_single(chunks)
+        preparing = self._kept((prepare, effort), lambda: one_thread(partial(prepare, *common)))
+        prepared = preparing(self.centre, chunks)
+        density = self._density(common, single, prepared)
+        target = lambda w: density(self.centre + w @ half.T).sum(axis=1)
+        white, efficiency = independence(target, len(self.centre), generator(key), *asked[:2])
+        divergences = 0
+        if efficiency <= MIN_EFFICIENCY:
+            make = lambda: jax.jit(partial(_run_nuts, *common, self.log_prior, single, asked))
+            run = self._kept((nuts, effort, single, asked), make)
+            drawn, diverged = run(key, self.centre, half, prepared, self.beside)
+            white, divergences = np.asarray(drawn), int(diverged)
+        return self.centre + white @ half.T, divergences, density
+
+    def _kept(self, place: tuple[Any, ...], make: Callable[[], Any]) -> Any:
+        """Made once for posteriors like this one; sizes of rows are told apart by jit itself, a bucket at a time."""
+        if place not in self.compiled:
+            self.compiled[place] = make()
+        return self.compiled[place]
+
+    def _density(self, common: tuple[Any, Any, int], single: bool, prepared: Any) -> Densities:
+        """Log likelihoods and priors of vectors, in batches of one size, so that one program serves any number of draws."""
+        each = partial(log_density, *common, self.log_prior, single)
+        run = self._kept((log_density, common[2], single), lambda: one_thread(jax.vmap(each, (0, None, None))))
+
+        def density(vectors: np.ndarray) -> np.ndarray:
+            count = len(vectors)
+            filled = np.concatenate([vectors, np.tile(vectors[-1:], (-count % BATCH, 1))])
+            batches = filled.reshape(-1, BATCH, vectors.shape[1])
+            return np.concatenate([np.asarray(run(batch, prepared, self.beside)) for batch in batches])[:count]
+
+        return density
+
+    def _gap(self, vectors: np.ndarray, density: Densities) -> float:
+        """How unevenly the likelihood sampled from differs from that of the fit, whose rows are integrated anew."""
+        apart = vectors.reshape(-1, vectors.shape[-1])
+        apart = apart[:: max(1, len(apart) // CHECKED_DRAWS)]
+        fit = self.problem.fresh()
+        gap = np.array([fit.look(one).value - fit.log_prior_at(one) for one in apart]) - density(apart)[:, 0]
+        return float(np.max(np.abs(gap - gap[0])))
 
 
-def _run(
+def _run_nuts(
     parts: tuple[RowModel, Approximation],
     entering: Entering,
-    log_prior: LogPrior,
-    sampler: Any,
-    options: Any,
     effort: int,
+    log_prior: LogPrior,
+    is_single: bool,
+    options: tuple[int, int, int],
     key: Any,
     centre: Array,
-    factor: Any,
-    chunks: Any,
+    half: Array,
+    prepared: Any,
     beside: Any,
 ) -> Any:
-    """One sampler's draws, and how far its density is from one whose rows are integrated anew; holds no rows."""
-    likelihood = log_posterior(parts, entering, centre, chunks, effort)
-    # Whitened by the estimate's covariance the posterior is close to a standard normal.
-    target = lambda w: likelihood(centre + factor @ w) + log_prior(centre + factor @ w, beside)
-    white, more = sampler(target, centre.shape[0], key, *options)
-    vectors = centre + white @ factor.T
-    apart = vectors.reshape(-1, centre.shape[0])
-    apart = apart[:: max(1, len(apart) // CHECKED_DRAWS)]
-    anew = likelihood if effort == ANEW else log_posterior(parts, entering, centre, chunks, ANEW)
-    gap = jax.lax.map(lambda v: anew(v) - likelihood(v), apart)
-    return {"vectors": vectors, "gap": jnp.max(jnp.abs(gap - gap[0])), **more}
+    at = lambda vector: log_density(parts, entering, effort, log_prior, is_single, vector, prepared, beside)
+    target = lambda w: at(centre + half @ w).sum()
+    return nuts(target, centre.shape[0], key, *options)
 
 
 def regular_covariance(curve: np.ndarray) -> np.ndarray:
@@ -219,56 +273,50 @@ def regular_covariance(curve: np.ndarray) -> np.ndarray:
     return (vectors / np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
 
 
-def independence(log_density: Any, size: int, key: Any, num_samples: int, num_chains: int) -> tuple[Any, Any]:
+def independence(
+    log_densities: Callable[[np.ndarray], np.ndarray],
+    size: int,
+    rng: np.random.Generator,
+    num_samples: int,
+    num_chains: int,
+) -> tuple[np.ndarray, float]:
     """A Metropolis chain whose proposals do not depend on where it is: Student-t draws around the posterior.
 
     A first batch of weighted draws says where the posterior's mean is and how wide it is. Tails of the proposals are heavier
     than those of a posterior with exponential tails, so no region is missed; several proposals a kept draw make draws
-    nearly independent. No slope is needed, and proposals are evaluated in batches.
+    nearly independent. No slope is needed, and proposals are evaluated in batches. Returned are the draws (chain, draw, entry)
+    and the share of the proposals that count.
     """
-    pilot_key, key = jax.random.split(key)
-    evaluate = lambda points: jax.lax.map(log_density, points, batch_size=BATCH)
 
-    def propose(a_key: Any, shape: tuple[int, ...], mean: Any, factor: Any) -> tuple[Any, Any]:
-        normal_key, chi_key = jax.random.split(a_key)
-        normal = jax.random.normal(normal_key, (*shape, size))
-        shrink = jax.random.gamma(chi_key, 0.5 * TAILS, shape) / (0.5 * TAILS)
-        t = normal / jnp.sqrt(shrink)[..., None]
-        log_t = -0.5 * (TAILS + size) * jnp.log1p(jnp.sum(t**2, axis=-1) / TAILS)
-        return mean + t @ factor.T, log_t
+    def propose(count: int, mean: np.ndarray, factor: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        shrink = rng.gamma(0.5 * TAILS, size=count) / (0.5 * TAILS)
+        t = rng.normal(size=(count, size)) / np.sqrt(shrink)[:, None]
+        log_t = -0.5 * (TAILS + size) * np.log1p(np.sum(t**2, axis=-1) / TAILS)
+        points = mean + t @ factor.T
+        found = log_densities(points) - log_t
+        return points, np.where(np.isnan(found), -np.inf, found)
 
-    first, log_first = propose(pilot_key, (PILOT + 16 * size,), jnp.zeros(size), jnp.eye(size))
-    weight = jax.nn.softmax(evaluate(first) - log_first)
+    first, log_weight = propose(PILOT + 16 * size, np.zeros(size), np.eye(size))
+    weight = softmax(log_weight)
     mean = weight @ first
     spread = (weight[:, None] * (first - mean)).T @ (first - mean)
-    effective = 1.0 / jnp.sum(weight**2)
-    spread = (effective * spread + 2.0 * size * jnp.eye(size)) / (effective + 2.0 * size)
+    effective = 1.0 / np.sum(weight**2)
+    spread = (effective * spread + 2.0 * size * np.eye(size)) / (effective + 2.0 * size)
 
-    propose_key, key = jax.random.split(key)
-    factor = jnp.linalg.cholesky(spread)
     count = THIN * (num_samples + BURN)
-    points, log_points = propose(propose_key, (num_chains, count), mean, factor)
-    log_weight = evaluate(points.reshape(-1, size)).reshape(num_chains, count) - log_points
-    log_weight = jnp.where(jnp.isnan(log_weight), -jnp.inf, log_weight)
-    log_u = jnp.log(jax.random.uniform(key, (num_chains, count)))
-
-    def step(at: Array, proposed: Any) -> tuple[Any, Any]:
-        place, log_here = at
-        i, log_there, log_coin = proposed
-        moves = log_coin < log_there - log_here
-        at = jnp.where(moves, i, place), jnp.where(moves, log_there, log_here)
-        return at, (at[0], moves)
-
-    def chain(log_weights: Any, coins: Any) -> tuple[Any, Any]:
-        steps = (jnp.arange(count), log_weights, coins)
-        return jax.lax.scan(step, (jnp.zeros((), dtype=int), log_weights[0]), steps)[1]
-
-    kept, moved = jax.vmap(chain)(log_weight, log_u)
-    kept = kept[:, THIN * BURN :: THIN]
-    share = jax.nn.softmax(log_weight.reshape(-1))
-    white = jnp.take_along_axis(points, kept[:, :, None], axis=1)
-    efficiency = jnp.minimum(1.0 / jnp.sum(share**2) / share.size, jnp.mean(moved))
-    return white, {"efficiency": efficiency, "divergences": jnp.zeros((), dtype=int)}
+    points, log_weight = propose(num_chains * count, mean, np.linalg.cholesky(spread))
+    share = softmax(log_weight)
+    log_weight, log_u = log_weight.reshape(num_chains, count), np.log(rng.random((num_chains, count)))
+    place, places, moved = np.zeros(num_chains, dtype=int), np.empty((num_chains, count), dtype=int), 0
+    chain = np.arange(num_chains)
+    for i in range(count):
+        moves = log_u[:, i] < log_weight[:, i] - log_weight[chain, place]
+        place = np.where(moves, i, place)
+        places[:, i] = place
+        moved += int(moves.sum())
+    kept = places[:, THIN * BURN :: THIN]
+    white = np.take_along_axis(points.reshape(num_chains, count, size), kept[:, :, None], axis=1)
+    return white, float(min(1.0 / np.sum(share**2) / share.size, moved / places.size))
 
 
 def nuts(log_density: Any, size: int, key: Any, num_samples: int, num_chains: int, num_warmup: int) -> tuple[Any, Any]:
@@ -292,4 +340,4 @@ def nuts(log_density: Any, size: int, key: Any, num_samples: int, num_chains: in
     first = jnp.zeros((num_chains, size) if num_chains > 1 else (size,))
     sampler.run(key, init_params=first, extra_fields=("diverging",))
     diverged = jnp.sum(sampler.get_extra_fields()["diverging"])
-    return sampler.get_samples(group_by_chain=True), {"efficiency": jnp.ones(()), "divergences": diverged}
+    return sampler.get_samples(group_by_chain=True), diverged

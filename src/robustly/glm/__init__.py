@@ -34,6 +34,7 @@ _HOMES = {
     "RobustLinearRegression": "estimators",
     "RobustPoissonRegression": "estimators",
     "RobustLogisticRegression": "estimators",
+    "RobustMultinomialRegression": "multinomial",
     "RobustGLM": "estimators",
     "GLMFit": "result",
     "check_family": "check",

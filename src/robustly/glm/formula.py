@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robustly.errors import DataError, ModelError
+from robustly.errors import DataError, ModelError, names
 from robustly.glm.asked import LocalChoice
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_bars import take_bars
@@ -27,6 +27,7 @@ from robustly.glm.formula_spec import (
 )
 from robustly.glm.grouped.design import read_groups_of
 from robustly.glm.grouped.fit import fit_grouped
+from robustly.glm.multinomial import categories_by_formula
 from robustly.glm.named import as_family
 from robustly.glm.stored import read_stored_formula
 from robustly.model.read_design import Given, read_design
@@ -87,7 +88,7 @@ def glm(
         data: a pandas or polars frame, or ``rb.parquet(path)``, whose columns are then read piece by piece.
         family: ``"normal"``, ``"poisson"``, ``"bernoulli"``, ``"binomial"``, ``"gamma"``, ``"exponential"``,
             ``"negative_binomial"``, ``"zero_inflated_poisson"``, ``"zero_inflated_negative_binomial"``,
-            ``"hurdle_poisson"``, ``"hurdle_negative_binomial"``, ``"tweedie"``, or a
+            ``"hurdle_poisson"``, ``"hurdle_negative_binomial"``, ``"tweedie"``, ``"multinomial"`` (categories without an order), or a
             :class:`~robustly.glm.families.Family`. A yes-or-no response may be in words:
             the second of the sorted classes counts as 1, and a note says so. Counts of successes are
             ``"cbind(successes, failures) ~ x"``, or a column with `trials`.
@@ -112,6 +113,37 @@ def glm(
         >>> list(fit.coefficients.index)
         ['Intercept', 'age']
     """
+    if isinstance(family, str) and family == "multinomial":
+        asked = {
+            "prior": prior,
+            "approx": approx,
+            "solver": solver,
+            "hyperprior": hyperprior,
+            "spread": spread,
+            "dof": dof,
+        }
+        beside = {
+            "offset": offset,
+            "exposure": exposure,
+            "trials": trials,
+            "x_weights": x_weights,
+            "checkpoint": checkpoint,
+        }
+        told = [name for name, value in asked.items() if value != WITHOUT_GROUPS[name]]
+        told += [name for name, value in beside.items() if value is not None]
+        if told:
+            raise ModelError(f'family="multinomial" has nothing to choose for {names(told)}. Leave that out.')
+        return categories_by_formula(
+            formula,
+            data,
+            read=read_formula,
+            local=local,
+            tol=tol,
+            max_iter=max_iter,
+            weights=weights,
+            alpha=alpha,
+            na_action=na_action,
+        )
     rows = read_formula(
         formula,
         data,

@@ -145,7 +145,9 @@ def added_offsets(sides: Sequence[Side], frame: pd.DataFrame) -> np.ndarray:
 def factors_of(form: Any, columns: Sequence[str]) -> dict[str, Expression | Category]:
     """Every factor of one side, read and checked; nothing is computed before this has passed."""
     if not isinstance(form, SimpleFormula):
-        raise ModelError("the formula has a | or a second ~ in it. Write one response, one ~, and terms joined by +.")
+        raise ModelError(
+            "the formula has a | or a second ~ in it. Write one response, one ~, and terms joined by +; effects of groups are (1 | g)."
+        )
     found: dict[str, Expression | Category] = {}
     for factor in (factor for term in form for factor in term.factors):
         if factor.eval_method.value == "lookup":

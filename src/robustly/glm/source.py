@@ -362,6 +362,10 @@ class GLMSource(Source):
         for place, index in enumerate(self.problem.linear.free):
             name = law.names[index]
             found[name] = law.natural(name, vectors[..., size + place])
+        if self.found.outcome.kind == "boundary":
+            # What was asked for is known to be at its edge: draws have the same names wherever the fit ended.
+            edge = self.asked.law.at_boundary
+            found |= {name: np.full(vectors.shape[:-1], value) for name, value in edge.items() if name not in found}
         return found
 
     def sample_posterior(self, num_samples: int, key: Any, num_warmup: int, num_chains: int) -> Draws:

@@ -36,6 +36,7 @@ KINDS: dict[str, str] = {
     "topics": "robustly.topics.lda:from_saved",
     "conjugate": "robustly.conjugate.saved_fits:from_saved",
     "glm": "robustly.glm.saved_fits:from_saved",
+    "glm_categories": "robustly.glm.multinomial:from_saved",
     "glm_grouped": "robustly.glm.grouped.saved:from_saved",
     "glm_estimator": "robustly.glm.estimators:load_estimator",
     "mixture": "robustly.mixture.fitted:from_saved",

@@ -306,6 +306,20 @@ def check_topics_extras(meta: Meta, arrays: Arrays, words: int, topics: int) -> 
             array_in(arrays, name, shape)
 
 
+def check_categories(meta: Meta, arrays: Arrays) -> None:
+    rows = check_estimates(meta, arrays)
+    columns, terms, classes = texts_in(meta, "columns"), texts_in(meta, "terms"), list_in(meta, "classes")
+    need(len(classes) >= 2, "there are fewer than two classes")
+    need(all(isinstance(one, str | int | float) for one in classes), "classes are neither words nor numbers")
+    need(len(terms) == len(columns) * (len(classes) - 1), "terms are not by class and column")
+    array_in(arrays, "values", (len(meta["labels"]),), finite=False)
+    array_in(arrays, "coefficients", (len(classes) - 1, len(columns)))
+    need(isinstance(meta["intercept"], bool), "intercept is not true or false")
+    need(meta["local"] in ("label", None), "local is not what categories have")
+    need(isinstance(meta["flip"], float) and 0.0 <= meta["flip"] < 1.0, "flip is no share")
+    check_row_labels(meta.get("row_labels"), rows)
+
+
 def _is_checksum(value: object) -> bool:
     return isinstance(value, str) and len(value) == 64 and not set(value) - set("0123456789abcdef")
 
@@ -313,6 +327,7 @@ def _is_checksum(value: object) -> bool:
 CHECKS: dict[str, Callable[[Meta, Arrays], None]] = {
     "fit": check_fit,
     "glm": check_glm,
+    "glm_categories": check_categories,
     "glm_grouped": check_grouped,
     "glm_estimator": check_estimator,
     "conjugate": check_conjugate,

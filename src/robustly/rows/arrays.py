@@ -28,6 +28,7 @@ from robustly.rows.store import (
     in_order,
     in_pool,
     sample_places,
+    tell_rows,
 )
 
 CHUNK = 2048
@@ -98,11 +99,17 @@ class ArrayRows(Rows):
         whole: dict[str, np.ndarray] = {}
         states = None if keep is None else self._states.get(keep)
         # Added up as they come: sums of a thousand columns are large.
-        sums = added_up(self._chunk_sums(chunk_pass, theta, states, into is not None, whole))
+        sums = added_up(self._told(self._chunk_sums(chunk_pass, theta, states, into is not None, whole)))
         state = whole.pop("", None)
         if into is not None and state is not None:
             self._states[into] = state
         return Mapped(sums, whole)
+
+    def _told(self, sums: Iterator[Sums]) -> Iterator[Sums]:
+        """The same, saying how far the pass is."""
+        for place, one in zip(self.places(), sums):
+            tell_rows(place.stop, len(self))
+            yield one
 
     def each_chunk(
         self, chunk_pass: Pass, theta: Any, states: np.ndarray | None, *, keeps_state: bool

@@ -159,7 +159,7 @@ _watching: list[Callable[[int, int], None]] = []
 
 @contextlib.contextmanager
 def watching(seen: Callable[[int, int], None]) -> Iterator[None]:
-    """Inside the block, passes over rows that are not in memory call ``seen(rows so far, rows in all)``."""
+    """Inside the block, passes over rows call ``seen(rows so far, rows in all)``."""
     _watching.append(seen)
     try:
         yield
