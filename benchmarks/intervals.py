@@ -2,11 +2,12 @@
 
     python benchmarks/intervals.py --sets 1000 --out benchmarks/results/intervals.json
 
-Cells that the file already has with as many sets are not run again.
+Cells that the file already has with fewer sets are gone on with.
 
 Every cell draws rows from the model that is fitted, asks for an interval as a user would, and counts how often the truth lies
-in it: intervals of the mean at two rows of the columns' range, profile intervals of a spread (near 0 and away from it) and of the
-degrees of freedom, and cluster-robust intervals of rows that depend on each other within groups, which the model does not know.
+in it: what ``confint`` says of all numbers of a fit unasked, predictive intervals of four new rows, intervals of the mean at two
+rows of the columns' range, profile intervals of a spread (near 0 and away from it) and of the degrees of freedom, and cluster-robust
+intervals of rows that depend on each other within groups, which the model does not know. Groups' own are in ``groups.py``.
 """
 
 from __future__ import annotations
@@ -116,8 +117,65 @@ def clusters_of_measurements(
     return [*within(*found["a"], 0.5), *within(*found["b"], -0.3)]
 
 
+NEW = 4
+CONFINT = ("Intercept", "x0", "x1")
+
+
+def as_asked(model: Any, rng: np.random.Generator, more: dict[str, float], draw: Callable[..., Any]) -> Held:
+    """What ``confint`` says of the coefficients and of `more`; whether 95 % predictive intervals hold new rows that `draw` gives."""
+    found = model.result_.confint(LEVEL)
+    truth = {**dict(zip(CONFINT, (1.0, *SLOPES))), **more}
+    held = [within(*found[name], value)[0] for name, value in truth.items()]
+    X = columns(rng, NEW)
+    along = {"trials": np.full(NEW, 12.0)} if isinstance(model, rb.RobustLogisticRegression) else {}
+    return [*held, *within(*model.predict_dist(X, **along).interval(LEVEL), draw(X))]
+
+
+def confint_of_counts(rng: np.random.Generator, n: int, spread: float) -> Held:
+    draw = lambda X: rng.poisson(np.exp(1.0 + X @ SLOPES + spread * rng.normal(size=len(X))))
+    X = columns(rng, n)
+    return as_asked(rb.RobustPoissonRegression().fit(X, draw(X)), rng, {"spread": spread}, draw)
+
+
+def confint_of_measurements(rng: np.random.Generator, n: int, dof: float) -> Held:
+    error = lambda size: rng.normal(size=size) if np.isinf(dof) else rng.standard_t(dof, size)
+    draw = lambda X: 1.0 + X @ SLOPES + error(len(X))
+    X = columns(rng, n)
+    return as_asked(rb.RobustLinearRegression().fit(X, draw(X)), rng, {"dof": dof}, draw)
+
+
+def confint_of_successes(rng: np.random.Generator, n: int, spread: float) -> Held:
+    chance = lambda X: 1.0 / (1.0 + np.exp(-1.0 - X @ SLOPES - spread * rng.normal(size=len(X))))
+    draw = lambda X: rng.binomial(12, chance(X))
+    X = columns(rng, n)
+    model = rb.RobustLogisticRegression().fit(X, draw(X), trials=np.full(n, 12.0))
+    return as_asked(model, rng, {"spread": spread}, draw)
+
+
+def confint_of_labels(rng: np.random.Generator, n: int, flip: float) -> Held:
+    """No predictive intervals: a label's holds both values or one."""
+    X = columns(rng, n)
+    right = rng.random(n) < 1.0 / (1.0 + np.exp(-1.0 - X @ (4.0 * SLOPES)))
+    y = np.where(rng.random(n) < flip, ~right, right).astype(float)
+    found = rb.RobustLogisticRegression(local="label").fit(X, y).result_.confint(LEVEL)
+    truth = dict(zip((*CONFINT, "flip"), (1.0, *(4.0 * SLOPES), flip)))
+    return [within(*found[name], value)[0] for name, value in truth.items()]
+
+
 Cell = tuple[Callable[..., Held], tuple[Any, ...]]
 CELLS: dict[str, Cell] = {
+    "confint, t errors, n = 30, dof 4": (confint_of_measurements, (30, 4.0)),
+    "confint, counts, n = 200, spread .1": (confint_of_counts, (200, 0.1)),
+    "confint, t errors, n = 200, dof 30": (confint_of_measurements, (200, 30.0)),
+    "confint, labels, n = 500, flip .05": (confint_of_labels, (500, 0.05)),
+    "confint, counts, n = 200, spread 0": (confint_of_counts, (200, 0.0)),
+    "confint, t errors, n = 200, normal": (confint_of_measurements, (200, np.inf)),
+    "confint, successes of 12, n = 200, spread .1": (confint_of_successes, (200, 0.1)),
+    "confint, labels, n = 500, flip 0": (confint_of_labels, (500, 0.0)),
+    "confint, t errors, n = 200, dof 4": (confint_of_measurements, (200, 4.0)),
+    "confint, counts, n = 60, spread .7": (confint_of_counts, (60, 0.7)),
+    "confint, successes of 12, n = 200, spread .5": (confint_of_successes, (200, 0.5)),
+    "confint, counts, n = 200, spread .7": (confint_of_counts, (200, 0.7)),
     "mean, counts, n = 60, spread .7": (mean_of_counts, (60, 0.7)),
     "mean, counts, n = 200, spread .7": (mean_of_counts, (200, 0.7)),
     "mean, counts, n = 200, spread .1": (mean_of_counts, (200, 0.1)),
@@ -142,18 +200,19 @@ CELLS: dict[str, Cell] = {
 }
 
 
-def run(cell: Cell, sets: int, seed: int) -> dict[str, Any]:
-    held, began = [], time.process_time()
-    for index in range(sets):
+def run(cell: Cell, sets: int, seed: int, before: dict[str, Any]) -> dict[str, Any]:
+    done, began = before.get("sets", 0), time.process_time()
+    held = []
+    for index in range(done, sets):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             held.append(cell[0](np.random.default_rng([seed, index]), *cell[1]))
-    share = np.mean(held, axis=0)
+    share = (np.sum(held, axis=0) + done * np.array(before.get("coverage", 0.0))) / sets
     return {
         "sets": sets,
         "coverage": [round(float(one), 4) for one in share],
         "error": round(float(np.sqrt(LEVEL * (1 - LEVEL) / sets)), 4),
-        "cpu_seconds_a_set": round((time.process_time() - began) / sets, 4),
+        "cpu_seconds_a_set": round((time.process_time() - began) / (sets - done), 4),
     }
 
 
@@ -167,7 +226,7 @@ def main() -> None:
     for name, cell in CELLS.items():
         if not name.startswith(given.only) or found.get(name, {}).get("sets", 0) >= given.sets:
             continue
-        found[name] = run(cell, given.sets, seed=20)
+        found[name] = run(cell, given.sets, 20, found.get(name, {}))
         given.out.write_text(json.dumps(found, indent=1) + "\n")
         print(name, found[name], flush=True)
 

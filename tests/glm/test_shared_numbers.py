@@ -50,8 +50,8 @@ def test_the_interval_of_the_share_of_wrong_labels_stays_below_one_half():
         assert 0 <= low < fit.flip < high <= 0.5
         # No wrong labels at all are among what the interval holds where the test does not rule them out.
         assert (low > 0) == (fit.test("flip = 0").pvalue < 1 - level)
-    # On the scale on which it is free the interval is the estimate and as many standard errors either way.
-    low, high = fit.confint(0.5)["flip"]
+    # Without a profile, on the scale on which it is free, the interval is the estimate and as many standard errors either way.
+    low, high = fit.wald_intervals(0.5)["flip"]
     logit = lambda share: np.log(2 * share / (1 - 2 * share))
     half = stats.norm.ppf(0.75) * np.sqrt(fit.covariance()[-1, -1]) / (fit.flip * (1 - 2 * fit.flip))
     np.testing.assert_allclose([logit(low), logit(high)], logit(fit.flip) + np.array([-half, half]), rtol=1e-8)
@@ -60,5 +60,9 @@ def test_the_interval_of_the_share_of_wrong_labels_stays_below_one_half():
 def test_positive_numbers_have_intervals_even_on_the_log_scale(line):
     fit = rb.RobustLinearRegression().fit(*line).result_
     for name in ("scale", "dof"):
-        low, high = fit.confint()[name]
+        low, high = fit.wald_intervals(0.95)[name]
         assert low * high == pytest.approx(fit.shared[name] ** 2, rel=1e-10)
+    # Degrees of freedom that 1 row in 60 tells are not that sure: more than so many are likelier than fewer.
+    found = fit.confint()
+    assert found["scale"] == fit.wald_intervals(0.95)["scale"]
+    assert found["dof"] == fit.profile_interval("dof")

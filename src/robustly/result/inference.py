@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from robustly.fit.draws import Draws
     from robustly.result.labelled import StandardErrors
 
+# The standard error of a number over the number, up to which its likelihood is near enough that of a normal on the log scale.
+FAR_FROM_LIMIT = 0.1
+
 
 class InferenceQuestions(FittedNumbers):
     """What a :class:`~robustly.result.fit.Fit` says of the uncertainty of its estimates."""
@@ -121,8 +124,8 @@ class InferenceQuestions(FittedNumbers):
 
         Constrained values (a scale, a probability) get theirs on the unconstrained scale, so they stay inside it. An
         estimate on the edge of what is possible (a rate of 0) gets the values whose likelihood is at least 1 − level of
-        the best; a regression's spread that is 0 or could be (degrees of freedom that are infinite or could be) the interval
-        of its profile, which holds that limit.
+        the best. A regression's spread, share of wrong labels or degrees of freedom whose standard error is more than a
+        tenth of it, or which is at its limit, gets the interval of its profile, which may hold that limit.
         """
         check_level(level)
         limits = getattr(self.model, "edges", {})
@@ -132,11 +135,11 @@ class InferenceQuestions(FittedNumbers):
         if kind == "profile":
             return {name: self.profile_interval(name, level) for name in [*self.labels, *at_limit]}
         if known and kind == "information" and self.outcome.converged and not self.unit:
-            # On the log scale no interval of a spread holds 0: where 0 is not ruled out, the profile's interval does.
+            # Far from 0 (from infinity, of degrees of freedom) the likelihood is that of a normal on the log scale. Nearer it
+            # is skew, and no interval on that scale holds the limit: the profile's does where it is not ruled out.
+            found = dict(zip(self.labels, zip(self.estimates, est.deviations(self.covariance()))))
             at_limit += [
-                name
-                for name, limit in limits.items()
-                if name in self.labels and self.test(f"{name} = {limit:g}").pvalue > 0.5 * (1.0 - level)
+                name for name in limits if name in found and not found[name][1] <= FAR_FROM_LIMIT * found[name][0]
             ]
         return {
             **self.wald_intervals(level, kind, groups),
