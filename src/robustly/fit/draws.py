@@ -110,7 +110,7 @@ def _plain(part: np.ndarray) -> Any:
     return np.float64 if part.dtype.kind == "f" else part.dtype
 
 
-def _by_row(function: Any, entering: Entering, vector: Array, data: Data, *more: Any) -> Any:
+def _for_each_row(function: Any, entering: Entering, vector: Array, data: Data, *more: Any) -> Any:
     numbers, axes, row = entering(vector, data)
     return jax.vmap(function, (axes, 0, *(0 for _ in more)))(numbers, row, *more)
 
@@ -119,7 +119,7 @@ def _rule(full: Approximation, model: RowModel, effort: int) -> Approximation:
     return full if effort > ROUGH or model.dim != 1 else full.coarser()
 
 
-def _is_single(chunks: Any) -> bool:
+def _is_one_chunk(chunks: Any) -> bool:
     return bool(jax.tree.leaves(chunks)[0].shape[0] == 1)
 
 
@@ -134,11 +134,11 @@ def prepare(parts: tuple[RowModel, Approximation], entering: Entering, effort: i
 
     def one(chunk: Any) -> Any:
         data, weight, start = chunk
-        state = _by_row(lambda n, row, s: full.find_mode(model, n, row, s), entering, centre, data, start)
-        anchors = _by_row(lambda n, row, s: approx.anchor(model, n, row, s), entering, centre, data, state)
+        state = _for_each_row(lambda n, row, s: full.find_mode(model, n, row, s), entering, centre, data, start)
+        anchors = _for_each_row(lambda n, row, s: approx.anchor(model, n, row, s), entering, centre, data, state)
         return data, weight, state, anchors
 
-    return one(jax.tree.map(lambda a: a[0], chunks)) if _is_single(chunks) else jax.lax.map(one, chunks)
+    return one(jax.tree.map(lambda a: a[0], chunks)) if _is_one_chunk(chunks) else jax.lax.map(one, chunks)
 
 
 def log_density(
@@ -159,12 +159,12 @@ def log_density(
         data, weight, state, anchors = chunk
         if effort == ANEW:
             held = jax.lax.stop_gradient(vector)
-            state = _by_row(lambda n, row, s: full.find_mode(model, n, row, s), entering, held, data, state)
+            state = _for_each_row(lambda n, row, s: full.find_mode(model, n, row, s), entering, held, data, state)
             state = jax.lax.stop_gradient(state)
-            evidence = _by_row(lambda n, row, s: full.evidence(model, n, row, s), entering, vector, data, state)
+            evidence = _for_each_row(lambda n, row, s: full.evidence(model, n, row, s), entering, vector, data, state)
         else:
             around = lambda n, row, a: approx.evidence_around(model, n, row, a)
-            evidence = _by_row(around, entering, vector, data, anchors)
+            evidence = _for_each_row(around, entering, vector, data, anchors)
         return weighed(weight, evidence)
 
     total = one(prepared) if is_single else jnp.sum(jax.lax.map(one, prepared))
@@ -207,7 +207,7 @@ class Posterior:
         self, asked: tuple[int, int, int], effort: int, entering: Entering, chunks: Any, half: np.ndarray, key: Any
     ) -> tuple[np.ndarray, int, Densities]:
         """Vectors, how many steps went astray, and the density that they are drawn from."""
-        common, single = (self.problem.parts, entering, effort), _is_single(chunks)
+        common, single = (self.problem.parts, entering, effort), _is_one_chunk(chunks)
         preparing = self._kept((prepare, effort), lambda: one_thread(partial(prepare, *common)))
         prepared = preparing(self.centre, chunks)
         density = self._density(common, single, prepared)

@@ -126,7 +126,7 @@ def find_categories(
     start = np.zeros((classes - 1) * design.size)
     classical = maximize(Function(plain), start, stop)
     if local is None:
-        return plain, _judge_separation(plain, classical, design), notes
+        return plain, _judge_separated_categories(plain, classical, design), notes
     robust = replace(plain, flips=True)
     first = np.append(classical.vector, np.log(FIRST_FLIP / (1.0 - FIRST_FLIP)))
     found = maximize(Function(robust), first, stop)
@@ -136,7 +136,7 @@ def find_categories(
     return plain, replace(classical, outcome=Outcome("boundary", text, classical.outcome.steps)), notes
 
 
-def _judge_separation(evidence: CategoryEvidence, found: Optimum, design: Design) -> Optimum:
+def _judge_separated_categories(evidence: CategoryEvidence, found: Optimum, design: Design) -> Optimum:
     if design.ridge > 0 or not found.outcome.converged:
         return found
     values = np.linalg.eigvalsh(-found.curve / evidence.weight.sum())

@@ -21,7 +21,8 @@ from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.glm.base import GLMEstimator, refuse_no_response
 from robustly.glm.categories import CategoryEvidence, FittedCategories, find_categories
 from robustly.glm.families import Family
-from robustly.model.linear import Design, Given
+from robustly.model.linear import Design
+from robustly.model.read_design import Given
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
 from robustly.result.laws import RowLaw
