@@ -14,8 +14,8 @@ from jax import Array
 from scipy.special import softmax
 
 from robustly._runtime.compiled import one_thread
-from robustly._runtime.keys import generator
 from robustly._runtime.precision import double_precision
+from robustly._runtime.random_keys import generator
 from robustly.approx import Approximation
 from robustly.fit.passes import weighed
 from robustly.fit.problem import Entering, EvidenceProblem

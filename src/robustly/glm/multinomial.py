@@ -12,7 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from robustly._runtime.estimator import as_before_if_stopped, with_parameters
-from robustly._runtime.keys import generator
+from robustly._runtime.random_keys import generator
 from robustly._runtime.settings import check_real, check_whole
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.draws import Draws, independence, regular_covariance
