@@ -295,6 +295,9 @@ def test_one_wild_group_moves_student_effects_less(epil):
     }
     assert abs(moved["student_t"]).max() < 0.5 * abs(moved["normal"]).max()
     fit = rb.glm(formula, wild, group_law="student_t")
+    new = fit.predictive(wild[:3], groups="new")
+    assert np.isinf(new.mean).all()  # e to a Student t has no mean
+    assert np.isfinite(new.quantile(0.5)).all()
     assert fit.outliers(level="group")[0] == 1
     assert fit.outlier_probability.argmax() == 0
     assert fit.outlier_probability[0] > 0.9

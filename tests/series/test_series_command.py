@@ -66,6 +66,10 @@ def test_bad_requests_are_one_line(run, table, args, words):
 @pytest.mark.parametrize(
     ("frame", "words"),
     [
+        (
+            pd.DataFrame({"t": [f"2015-{month:02d}" for month in (1, 2, 3, 4, 6, 7, 8, 9)], "y": np.arange(8.0)}),
+            "not evenly spaced: step 4 (2015-06-01 00:00:00) does not follow 2015-04-01",
+        ),
         (pd.DataFrame({"t": [1, 2, 3, 5, 6, 7, 8, 9], "y": np.arange(8.0)}), "not evenly spaced: step 3 (5) does not follow 3"),
         (pd.DataFrame({"t": range(8), "y": [1.0] * 8}), "the series is constant (1 at every step)"),
         (pd.DataFrame({"t": range(2), "y": [1.0, 2.0]}), "has 2 rows; a series needs more"),

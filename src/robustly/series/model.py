@@ -280,6 +280,9 @@ def check_spacing(index: Any) -> None:
         if index.freq is not None or calendar_of(index) is not None:
             return
         gaps = np.diff(index.to_numpy().astype("datetime64[ns]").astype(np.int64)).astype(float)
+        if (index.is_month_start.all() or index.is_month_end.all()) and (index.normalize() == index).all():
+            # Months differ in length: the step named is the one where a month is missing.
+            gaps = np.diff(12.0 * index.year + index.month)
     elif pd.api.types.is_numeric_dtype(index):
         gaps = np.diff(index.to_numpy().astype(float))
     else:
@@ -288,7 +291,7 @@ def check_spacing(index: Any) -> None:
     off = (
         np.flatnonzero(~(np.abs(gaps - usual) <= 1e-3 * abs(usual))) if usual > 0 else np.array([int(np.argmin(gaps))])
     )
-    # Months and quarters differ in length; a calendar that pandas knows was let pass above.
+    # Years and business days differ in length too; a calendar that pandas knows was let pass above.
     if len(off):
         t = int(off[0])
         raise DataError(

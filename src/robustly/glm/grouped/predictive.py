@@ -23,6 +23,8 @@ from robustly.model.read_design import Given
 from robustly.result.laws import RowLaw, invert_cdf
 
 ROWS_AT_ONCE = 2048
+# A mean beyond this comes from points cut off at the largest numbers there are: the law's tails have none.
+NO_MEAN = 1e150
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +246,8 @@ class GroupPredictive(RowLaw):
             first, second = self._averaged(
                 lambda inside, part, k: np.stack([inside.mean, inside.sd**2 + inside.mean**2])
             )
-            return first, np.maximum(second - first**2, 0.0)
+            endless = first > NO_MEAN
+            return np.where(endless, np.inf, first), np.where(endless, np.inf, np.maximum(second - first**2, 0.0))
 
     def cdf(self, values: Any) -> np.ndarray:
         """P(Y ≤ value), one value a row."""
