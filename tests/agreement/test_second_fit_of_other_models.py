@@ -165,6 +165,11 @@ ROADS = {
 }
 
 
+# The model is run once as it is written, all rows at a time, to see which value of a site each row takes: its operations are
+# compiled for that number of rows, some 20 ms each.
+BUILT_AGAIN = {("localize, by group", "fit"): {"jit(iota)", "jit(add)"}}
+
+
 @cache
 def walked(name: str) -> dict[str, list[str]]:
     return walk(ROADS[name])
@@ -172,5 +177,4 @@ def walked(name: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(("name", "stage"), cases(ROADS))
 def test_a_second_walk_builds_no_program(name, stage):
-    built = walked(name)[stage]
-    assert not built, f"{len(built)} programs: {', '.join(dict.fromkeys(built))}"
+    assert set(walked(name)[stage]) == BUILT_AGAIN.get((name, stage), set())
