@@ -39,7 +39,7 @@ lint: .venv/installed-test
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 # What people install: built, its description checked, and tried where nothing of this folder is seen.
 .venv/installed-wheel: .venv/made

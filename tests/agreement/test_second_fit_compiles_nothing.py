@@ -5,13 +5,7 @@ Every public road is walked twice, stage by stage; programs built by the second 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -20,24 +14,13 @@ import numpyro
 import numpyro.distributions as dist
 import pytest
 from compilations import compilations
+from walks import Road, cases, kept, walk
 
 import robustly as rb
 from robustly import conjugate
 
 # So few rows do not tell heavy tails from rows that do not belong, and a list of outliers says so.
 pytestmark = pytest.mark.filterwarnings("ignore::robustly.errors.HeavyTailsWarning")
-# Both lie between 33 and 64, so their chunks have 64 rows.
-FIRST, SECOND = 40, 52
-
-
-@dataclass(frozen=True)
-class Road:
-    """What a user does from data to answers: `data(rng, n)`, `fit(data)`, and what is asked of the fit afterwards."""
-
-    data: Callable[[np.random.Generator, int], Any]
-    fit: Callable[[Any], Any]
-    stages: dict[str, Callable[[Any, Any], Any]] = field(default_factory=dict)
-
 
 # ---------------------------------------------------------------------- programs
 
@@ -76,18 +59,6 @@ def tame_counts(rng, n):
     """Counts that differ less than Poisson counts do."""
     x = rng.normal(size=n)
     return x, np.round(np.exp(1.0 + 0.5 * x)).astype(int)
-
-
-def kept(**model):
-    """Writing a fit to a file and reading it again."""
-
-    def save_and_load(fit, data):
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "fit.robustly"
-            fit.save(path)
-            return rb.load(path, **model)
-
-    return {"save and load": save_and_load}
 
 
 EVIDENCE = {"evidence": lambda fit, data: fit.evidence}
@@ -147,6 +118,14 @@ def of_regression(**more):
 
 
 OWN = {"posterior": lambda fit, data: fit.result_.posterior().quantile(0.9)}
+
+
+def loaded():
+    """A file's estimator predicts."""
+    reads = kept()["save and load"]
+    return {"save, load and predict": lambda fit, data: reads(fit, data).predict_dist(data[0]).quantile(0.9)}
+
+
 GLM_DRAWS = {"sample_posterior": lambda fit, data: fit.result_.sample_posterior(20, key=0)}
 
 # ---------------------------------------------------------------------- pairs
@@ -198,7 +177,9 @@ ROADS = {
         lambda data: rb.RobustLinearRegression().fit(*data),
         of_regression(**GLM_DRAWS),
     ),
-    "poisson": Road(poisson_rows(0.8), lambda data: rb.RobustPoissonRegression().fit(*data), of_regression(**OWN)),
+    "poisson": Road(
+        poisson_rows(0.8), lambda data: rb.RobustPoissonRegression().fit(*data), of_regression(**OWN, **loaded())
+    ),
     "poisson, boundary": Road(
         matrix(lambda rng, m: np.round(np.exp(1.0 + m))),
         lambda data: rb.RobustPoissonRegression().fit(*data),
@@ -262,41 +243,19 @@ ROADS = {
 
 
 @cache
-def walk(name: str) -> dict[str, list[str]]:
-    """The programs each stage of a road builds when it is walked a second time.
-
-    Nothing that other roads built is left, so that the answer does not depend on what was walked before.
-    """
-    jax.clear_caches()
-    road = ROADS[name]
-    found: dict[str, list[str]] = {}
-    for seed, n in ((0, FIRST), (1, SECOND)):
-        data = road.data(np.random.default_rng(seed), n)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", rb.IdentifiabilityWarning)
-            warnings.simplefilter("ignore", rb.ConvergenceWarning)
-            with compilations() as seen:
-                fit = road.fit(data)
-            found["fit"] = seen.programs
-            for stage, ask in road.stages.items():
-                with compilations() as seen:
-                    ask(fit, data)
-                found[stage] = seen.programs
-    return found
+def walked(name: str) -> dict[str, list[str]]:
+    return walk(ROADS[name])
 
 
-CASES = [(name, stage) for name, road in ROADS.items() for stage in ("fit", *road.stages)]
-
-
-@pytest.mark.parametrize(("name", "stage"), CASES)
+@pytest.mark.parametrize(("name", "stage"), cases(ROADS))
 def test_a_second_walk_builds_no_program(name, stage):
-    built = walk(name)[stage]
+    built = walked(name)[stage]
     assert not built, f"{len(built)} programs: {', '.join(dict.fromkeys(built))}"
 
 
 def test_the_limit_of_a_program_is_read_and_compiled_once():
     """A localized program that ends at its classical limit again builds no pass of either model again."""
-    assert not walk("localize, exact, boundary")["fit"]
+    assert not walked("localize, exact, boundary")["fit"]
 
 
 def test_the_counter_sees_new_programs_and_only_these():

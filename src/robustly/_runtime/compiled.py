@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from robustly._runtime.lasting import lasting_program
 
 # Numbers that go into a pass: up to so many, compiling takes longer than all that a fit will ever run.
 FEW_NUMBERS_IN = 8192
+OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_parallel_codegen_split_count": 1}
 
 
 def one_thread(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
     """Compiled for one thread: chunks are what threads share out, and small operations are slower in pieces.
 
     By one thread, too: XLA's compiler threads can wait for each other for ever over a large program with matrix factors
-    in it (seen with jaxlib 0.10.2). Passes over few rows are compiled without LLVM's optimisations: that takes half the time.
+    in it (seen with jaxlib 0.10.2). Passes over few rows are compiled without LLVM's optimisations, and by XLA's older emitter
+    where there is one: each takes half the time.
 
     Args:
         name: what tells the function from all others in any process (see :mod:`robustly._runtime.lasting`). The traced
@@ -23,21 +26,34 @@ def one_thread(function: Callable[..., Any], name: str | None = None) -> Callabl
     """
     import jax
 
-    options = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_parallel_codegen_split_count": 1}
-    few = {**options, "xla_backend_optimization_level": 0}
-    well, quickly = (jax.jit(function, compiler_options=chosen) for chosen in (options, few))
+    compiled = cache(lambda is_small: jax.jit(function, compiler_options=quick_options() if is_small else OPTIONS))
     known: dict[Any, Callable[..., Any]] = {}
 
     def run(*given: Any) -> Any:
         leaves, tree = jax.tree.flatten(given)
         is_small = sum(getattr(leaf, "size", 1) for leaf in leaves) <= FEW_NUMBERS_IN
-        direct = quickly if is_small else well
+        direct = compiled(is_small)
         if name is None or any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
             return direct(*given)
         like = (tree, tuple((getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))) for leaf in leaves))
         if like not in known:
             kept = lasting_program(function, name, given)
-            known[like] = direct if kept is None else jax.jit(kept, compiler_options=few if is_small else options)
+            options = quick_options() if is_small else OPTIONS
+            known[like] = direct if kept is None else jax.jit(kept, compiler_options=options)
         return known[like](*given)
 
     return run
+
+
+@cache
+def quick_options() -> dict[str, Any]:
+    """How programs that run a few times over few rows are compiled. XLA refuses options that a release does not know."""
+    import jax
+
+    options = {**OPTIONS, "xla_backend_optimization_level": 0}
+    older = {"xla_cpu_use_fusion_emitters": False}
+    try:
+        jax.jit(lambda: 0, compiler_options=older)()
+    except jax.errors.JaxRuntimeError:
+        return options
+    return options | older

@@ -152,6 +152,8 @@ def side_by_side(rows: ArrayRows, grouping: Grouping) -> ArrayRows:
             "they would be filled up to many times their size. Split the longest groups, or use a formula: "
             'rb.glm("y ~ x + (1 | g)").'
         )
+    # Filled up to a size that other data share, so that these are not compiled for again.
+    longest = _shared_size(longest)
     place = np.arange(longest)[None] + grouping.starts[:-1, None]
     inside = np.arange(longest)[None] < grouping.sizes[:, None]
     # What is filled in repeats the group's first row: a value that the model can be asked about.
@@ -161,3 +163,10 @@ def side_by_side(rows: ArrayRows, grouping: Grouping) -> ArrayRows:
     return ArrayRows(
         (*(array[chosen] for array in rows.data), counts), np.ones(groups), chunk, (*rows.labels, "counts")
     )
+
+
+def _shared_size(count: int) -> int:
+    """The next power of two, or for more than 64 the next quarter of one."""
+    power = 1 << max(0, count - 1).bit_length()
+    step = power if power <= 64 else power // 8
+    return -(-count // step) * step
