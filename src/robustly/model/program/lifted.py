@@ -84,7 +84,7 @@ class Reading:
         for equation in closed.jaxpr.eqns:
             inner = called_inside(equation)
             told = (
-                tuple((key, _plain(value)) for key, value in sorted(equation.params.items()))
+                tuple((key, _in_words(value)) for key, value in sorted(equation.params.items()))
                 if inner is None
                 else self._spelled(inner)
             )
@@ -105,16 +105,16 @@ def _handed_over(number: int, value: Any, index: Array, taken: Mapping[tuple[int
     return Taken(jnp.shape(value), lambda: own(None) if (number, None) in taken else value, at)
 
 
-def _plain(value: Any) -> Hashable:
+def _in_words(value: Any) -> Hashable:
     """A parameter of an operation in words that another tracing of the same would give."""
     if isinstance(value, ClosedJaxpr):
-        return str(value.jaxpr), tuple(map(_plain, value.consts))
+        return str(value.jaxpr), tuple(map(_in_words, value.consts))
     if isinstance(value, Jaxpr):
         return str(value)
     if isinstance(value, np.ndarray | jax.Array) and not isinstance(value, jax.core.Tracer):
         return np.shape(value), np.asarray(value).tobytes()
     if isinstance(value, tuple | list):
-        return tuple(map(_plain, value))
+        return tuple(map(_in_words, value))
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
