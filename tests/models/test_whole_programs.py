@@ -4,12 +4,15 @@ Pairs of programs that state one model: one can be called with a row, the other 
 of every row are compared at values and parameters drawn at random; equality is up to rounding.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
 import pytest
+from compilations import compilations
 
 import robustly as rb
 
@@ -152,3 +155,36 @@ def test_a_model_defined_again_is_the_same_model():
     first = rb.localize(cell(1.0), "rate").row_model(K)
     assert rb.localize(cell(1.0), "rate").row_model(K) is first
     assert rb.localize(cell(2.0), "rate").row_model(K) is not first
+
+
+@pytest.mark.parametrize(("model", "args"), [(centred, (X, Y)), (grouped_by_data, (G, K))])
+def test_other_data_of_a_program_run_whole_build_nothing(model, args):
+    localized = rb.localize(model, "precision" if model is centred else "level")
+    order = np.random.default_rng(1).permutation(N)
+    others = args[0][order] * (2.0 if model is centred else 1), args[1][order[::-1]]
+    first = localized.fit(*args)
+    with compilations() as built:
+        localized.fit(*others)
+    assert len(localized.programs_read) == 1
+    assert not built.programs
+    with jax.enable_x64(True):
+        program, _, _ = localized.programs_read[0]
+        alone = type(program)(program.request, replace(program.arguments, leaves=others))
+        theta = alone.row_model.parameters.natural(jnp.asarray(alone.row_model.parameters.start + 0.1))
+        rows = (jnp.arange(N), *map(jnp.asarray, alone.row_data(alone.arguments)[0][1:]))
+        u = jnp.full((N, 1), 0.3)
+        joint = lambda program: np.asarray(jax.vmap(lambda u, row: program.row_model.log_joint(u, theta, row))(u, rows))
+        np.testing.assert_allclose(joint(program), joint(alone), rtol=1e-12)
+    np.testing.assert_array_equal(localized.fit(*args).vector, first.vector)
+
+
+def test_a_prior_that_follows_the_data_makes_another_program():
+    def model(y):
+        mu = numpyro.sample("mu", dist.Normal(y.mean(), 1.0))
+        precision = numpyro.sample("precision", dist.Gamma(2.0, 1.0))
+        numpyro.sample("y", dist.Normal(mu, precision**-0.5), obs=y)
+
+    localized = rb.localize(model, "precision")
+    first = localized.row_model(Y)
+    assert localized.row_model(Y.copy()) is first
+    assert localized.row_model(Y + 1.0) is not first

@@ -106,7 +106,7 @@ class Passes:
             if by_moments and self.model.parameters.size > FEW_NUMBERS:
                 with double_precision():
                     first = tuple(jnp.asarray(a[0]) for a in rows.sample(1, 0).data)
-                    by_moments = self._cut(jnp.asarray(self.model.parameters.start), first).size <= FEW_NUMBERS
+                    by_moments = self._has_few_numbers(jnp.asarray(self.model.parameters.start), first)
             self._choose(by_moments)
         assert self._chosen is not None
         return self._chosen
@@ -117,6 +117,12 @@ class Passes:
             compiled = self._compiled(partial(self._beside_prior, chosen), Passes._choose, by_moments)
             self._chosen = compiled, by_moments
         return self._chosen[0]
+
+    def _has_few_numbers(self, vector: Array, first: Any) -> bool:
+        """Whether slopes come from posterior moments, in the few numbers by which parameters enter a row."""
+        if not self.approx.has_moments(self.model):
+            return False
+        return self.model.parameters.size <= FEW_NUMBERS or self._cut(vector, first).size <= FEW_NUMBERS
 
     def _cut(self, vector: Array, first: Any) -> Cut:
         """The few numbers by which parameters enter a row like this one."""
@@ -163,6 +169,26 @@ class Passes:
     def _curves_by_moments(self, theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
         """Evidence, slope and curvature from posterior moments, in the few numbers by which parameters enter a row."""
         vector, rough = theta
+        found, bends, numbers, state = self._moments(vector, data, state, rough)
+        evidence = logsumexp(found.evidence, axis=1)
+        # Halving the step of a trapezoid rule squares its error, so the difference between the two is the root of it.
+        integration_error = (evidence - logsumexp(found.coarse, axis=1)) ** 2
+        counts = weight > 0
+        score, share = self._scores_of(found, bends, evidence, counts)
+        share = jnp.where(counts[:, None], weight[:, None] * share, 0.0)
+        pull = jnp.where(counts[:, None, None], share[:, :, None] * found.score, 0.0)
+        square = found.curve + found.score[..., :, None] * found.score[..., None, :]
+        square = jnp.where(counts[:, None, None, None], share[:, :, None, None] * square, 0.0)
+        bent = jax.jacfwd(jax.grad(lambda v: jnp.sum(pull * numbers(v))))(vector)
+        curve = jnp.einsum("nzkp,nzkq->pq", bends, jnp.einsum("nzkl,nzlq->nzkq", square, bends))
+        curve = curve + bent - (weight[:, None] * score).T @ score
+        sums = {"value": weighed(weight, evidence), "slope": weight @ score, "curve": curve}
+        return {**sums, "integration_error": weighed(weight, integration_error)}, {"evidence": evidence}, state
+
+    def _moments(
+        self, vector: Array, data: Data, state: Array, rough: Any
+    ) -> tuple[Moments, Array, Callable[[Any], Any], Array]:
+        """Posterior moments by row and value of its discrete latent, how the numbers bend with the vector, the numbers, and states."""
         model = self.model
         label = lambda z: None if model.latents is None else z
         view = self._cut(vector, jax.tree.map(lambda a: a[0], data))
@@ -175,7 +201,8 @@ class Passes:
             values = jnp.asarray(model.latents)
             each = lambda function: jax.vmap(lambda row, *a: jax.vmap(lambda z, *b: function(z, row, *b))(values, *a))
         seen = lambda v, row, z: jnp.stack(view.numbers(v, (row, z))) if view.size else jnp.zeros(0)
-        scalars = each(lambda z, row: seen(vector, row, z))(data)
+        numbers = lambda v: each(lambda z, row: seen(v, row, z))(data)
+        scalars = numbers(vector)
         bends = each(lambda z, row: jax.jacrev(lambda v: seen(v, row, z))(vector))(data)
 
         def moments(z: Array | None, row: Row, numbers: tuple[Array, ...], s: Array) -> Moments:
@@ -183,28 +210,25 @@ class Passes:
             return self.approx.moments(model, finish, [*numbers], row, label(z), s, rough)
 
         found = each(moments)(data, scalars if model.latents is not None else scalars[:, 0], state)
-        evidence = logsumexp(found.evidence, axis=1)
-        # Halving the step of a trapezoid rule squares its error, so the difference between the two is the root of it.
-        integration_error = (evidence - logsumexp(found.coarse, axis=1)) ** 2
-        counts = weight > 0
+        return found, bends, numbers, state
+
+    @staticmethod
+    def _scores_of(found: Moments, bends: Array, evidence: Array, counts: Array) -> tuple[Array, Array]:
+        """The slope of each row's evidence, and the posterior shares of its discrete latent's values."""
         share = jnp.exp(found.evidence - evidence[:, None])
-        score = jnp.where(counts[:, None], jnp.einsum("nz,nzk,nzkp->np", share, found.score, bends), 0.0)
-        share = jnp.where(counts[:, None], weight[:, None] * share, 0.0)
-        pull = jnp.where(counts[:, None, None], share[:, :, None] * found.score, 0.0)
-        square = found.curve + found.score[..., :, None] * found.score[..., None, :]
-        square = jnp.where(counts[:, None, None, None], share[:, :, None, None] * square, 0.0)
-        bent = jax.jacfwd(jax.grad(lambda v: jnp.sum(pull * each(lambda z, row: seen(v, row, z))(data))))(vector)
-        curve = jnp.einsum("nzkp,nzkq->pq", bends, jnp.einsum("nzkl,nzlq->nzkq", square, bends))
-        curve = curve + bent - (weight[:, None] * score).T @ score
-        sums = {"value": weighed(weight, evidence), "slope": weight @ score, "curve": curve}
-        return {**sums, "integration_error": weighed(weight, integration_error)}, {"evidence": evidence}, state
+        return jnp.where(counts[:, None], jnp.einsum("nz,nzk,nzkp->np", share, found.score, bends), 0.0), share
 
     # ------------------------------------------------------------------ other questions
 
     def _scores(self, vector: Array, data: Data, weight: Array, state: Array) -> Chunk:
-        state = self.find_modes(vector, data, state)
-        each = jax.vmap(jax.grad(lambda v, row, s: self.approx.evidence(self.model, v, row, s)), (None, 0, 0))
-        score = each(vector, data, state)
+        if self._has_few_numbers(vector, jax.tree.map(lambda a: a[0], data)):
+            # Slopes through the points of a rule take third derivatives of the density, which can take minutes to compile.
+            found, bends, _, state = self._moments(vector, data, state, False)
+            score, _ = self._scores_of(found, bends, logsumexp(found.evidence, axis=1), jnp.ones(len(weight), bool))
+        else:
+            state = self.find_modes(vector, data, state)
+            each = jax.vmap(jax.grad(lambda v, row, s: self.approx.evidence(self.model, v, row, s)), (None, 0, 0))
+            score = each(vector, data, state)
         counted = jnp.where(weight[:, None] > 0, score, 0.0)
         return {"meat": (counted * weight[:, None]).T @ counted}, {"score": score}, state
 

@@ -28,6 +28,7 @@ from robustly.model.program.whole import WholeProgram
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
 from robustly.result.outliers import Judgement
+from robustly.rows.arrays import make_rows
 from robustly.rows.groups import Grouping
 from robustly.rows.store import Rows
 
@@ -177,7 +178,7 @@ class _SharedValue:
         }
         start = model.parameters.vector({**model.start, **_prior_centres(self.program, found), **centre})
         try:
-            shared = search(RowProblem(model, self.rows), Stop(), start=start)
+            shared = search(RowProblem(model, self._rows_of(common)), Stop(), start=start)
         except FitError:
             return None
         if not shared.outcome.converged or shared.value < found.value - 1e-6:
@@ -194,14 +195,21 @@ class _SharedValue:
         steps = len(found.optimum.history) + len(shared.optimum.history)
         return shared.with_outcome("boundary", text, steps)
 
+    def _rows_of(self, common: Program) -> Rows:
+        """The rows as the classical model sees them: of a program that is run whole they bring along what it needs."""
+        if not common.is_whole or self.groups is not None or self.rows.here is None:
+            return self.rows
+        return make_rows(*common.row_data(self.arguments), weights=self.rows.weight, chunk=self.rows.here.chunk)
+
     def as_fit(self, found: Found, judged: Callable[[], Judgement] | None = None) -> Fit:
         """The classical model as a result."""
         common = self.owner.common_program(self.program, self.arguments)
         theta = common.row_model.parameters.natural(jnp.asarray(found.vector))
-        source = _source(found, self.rows, common, self.arguments, self.owner, self.groups)
+        rows = found.problem.rows if isinstance(found.problem, RowProblem) else self.rows
+        source = _source(found, rows, common, self.arguments, self.owner, self.groups)
         source.judged = judged
         limits, notes = limits_of(self.program, theta), (found.outcome.text, *found.notes)
-        return _of_groups(row_fit(found, self.rows, source, source.model, limits=limits, notes=notes), self.groups)
+        return _of_groups(row_fit(found, rows, source, source.model, limits=limits, notes=notes), self.groups)
 
 
 def limits_of(program: Program, shared: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

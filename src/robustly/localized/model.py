@@ -401,7 +401,7 @@ class Localized:
         """A program with the localized sites shared by all rows; read once for each that is localized."""
         known = self._known.common
         for localized, common in known:
-            if localized is program:
+            if localized is program and (not common.is_whole or common.is_like(arguments)):
                 return common
         request = replace(program.request, sites=(), flat=program.request.sites, fixed=None)
         known.append((program, type(program)(request, arguments)))

@@ -78,6 +78,12 @@ def new_rows(program: Program, args: Sequence[Any], kwargs: Mapping[str, Any]) -
             return found
     if isinstance(reason, RobustlyError):
         raise reason
+    if program.is_whole:
+        raise ModelError(
+            f"the model, which is run on all rows at once, cannot be run with these new rows ({type(reason).__name__}: {reason}). "
+            "What it takes from its data, such as the number of groups, must come out as in the fit: give rows of all groups, or state "
+            "sizes outside the model."
+        ) from reason
     raise ModelError(
         f"the model cannot be run without the observations of {names(program.sites.observed)}, which prediction needs "
         f"({type(reason).__name__}: {reason}). Let it take them as None, as in def model(x, y=None)."

@@ -13,6 +13,7 @@ import numpyro
 import numpyro.distributions as dist
 
 from robustly._runtime.precision import double_precision
+from robustly.errors import LocalizeError
 from robustly.model.parameters import Theta
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments, read_arguments
@@ -56,12 +57,18 @@ def as_numpyro(owner: Localized) -> Callable[..., None]:
 def _read_program(owner: Localized, arguments: Arguments) -> Program:
     """The program behind the call: one that was read before, or read now, under ``jit`` with stand-ins for the data."""
 
-    for known in (*(program for program, _, _ in owner.programs_read), *owner.stand_ins):
-        if known.is_like(arguments, values=False):
-            return known
+    with double_precision():
+        for known in (*(program for program, _, _ in owner.programs_read), *owner.stand_ins):
+            if known.is_like(arguments, values=False):
+                return known
     with jax.ensure_compile_time_eval(), double_precision():
         if not any(isinstance(leaf, jax.core.Tracer) for leaf in arguments.leaves):
             return owner.program_for(arguments)[0]
+        if any(program.is_whole for program, _, _ in owner.programs_read):
+            raise LocalizeError(
+                "the program is run on all rows at once, and takes from its data what must be known while it is traced. Sample it with "
+                "the data as they are (jit_model_args=False), not as arguments of a jitted function."
+            )
         leaves = tuple(
             np.ones(leaf.shape, dtype=leaf.dtype) if isinstance(leaf, jax.core.Tracer) else leaf
             for leaf in arguments.leaves

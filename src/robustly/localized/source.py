@@ -236,9 +236,13 @@ class ProgramSource(RowSource):
             )
         drawn = predictor.draws(SURPRISE_DRAWS, jax.random.key(0))
         if len(drawn) != len(predictor.missing):
+            given = (
+                f"the arguments {names(predictor.missing)} one by one"
+                if predictor.missing
+                else "arguments as they came"
+            )
             raise ModelError(
-                f"observed sites {names(drawn)} are not the arguments {names(predictor.missing)} one by one, so drawn rows "
-                "cannot be scored."
+                f"observed sites {names(drawn)} are not {given}, so drawn rows cannot be scored. Rank rows by fit.surprise instead."
             )
         values = list(drawn.values())
         count = np.ones(len(self.rows))

@@ -9,7 +9,7 @@ well, and slow only if it moves with a row's own value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -37,14 +37,23 @@ _OWN_DERIVATIVES: dict[str, Callable[..., Any]] = {
 }
 
 
-def entry_of(traced: ClosedJaxpr, inputs: Sequence[Any], index: Array, by_row: Sequence[bool]) -> list[Any]:
-    """The outputs of a traced program at these inputs; of those `by_row`, entry `index` of their leading axis."""
+def entry_of(
+    traced: ClosedJaxpr,
+    inputs: Sequence[Any],
+    index: Array,
+    by_row: Sequence[bool],
+    known: Mapping[int, Taken] | None = None,
+) -> list[Any]:
+    """The outputs of a traced program at these inputs; of those `by_row`, entry `index` of their leading axis.
+
+    `known` has other values for constants of the program, by the identity of their variables or literals.
+    """
     given = [_known(value, index) for value in inputs]
-    outputs = _trace_values(traced, given, index)
+    outputs = _trace_values(traced, given, index, known or {})
     return [jnp.squeeze(out.at(0), 0) if cut else out.whole() for out, cut in zip(outputs, by_row)]
 
 
-class _Value:
+class Taken:
     """A value of the program: all of it, or its entry along an axis (which stays, with length one), when asked for."""
 
     def __init__(self, shape: Sequence[int], whole: Callable[[], Any], at: Callable[[int], Any]) -> None:
@@ -63,28 +72,31 @@ class _Value:
         return self._kept[axis]
 
 
-def _known(value: Any, index: Array) -> _Value:
+def _known(value: Any, index: Array) -> Taken:
     taken = lambda axis: jax.lax.dynamic_slice_in_dim(jnp.asarray(value), index, 1, axis)
-    return _Value(jnp.shape(value), lambda: value, taken)
+    return Taken(jnp.shape(value), lambda: value, taken)
 
 
-def _trace_values(traced: ClosedJaxpr, inputs: Sequence[_Value], index: Array) -> list[_Value]:
+def _trace_values(
+    traced: ClosedJaxpr, inputs: Sequence[Taken], index: Array, known: Mapping[int, Taken]
+) -> list[Taken]:
     """The outputs of a traced program, none of them computed yet."""
-    place: dict[Any, _Value] = dict(zip(traced.jaxpr.invars, inputs))
-    place.update((v, _known(c, index)) for v, c in zip(traced.jaxpr.constvars, traced.consts))
-    find = lambda atom: _known(atom.val, index) if isinstance(atom, Literal) else place[atom]
+    place: dict[Any, Taken] = dict(zip(traced.jaxpr.invars, inputs))
+    constant = lambda atom, value: known.get(id(atom)) or _known(value, index)
+    place.update((v, constant(v, c)) for v, c in zip(traced.jaxpr.constvars, traced.consts))
+    find = lambda atom: constant(atom, atom.val) if isinstance(atom, Literal) else place[atom]
     for equation in traced.jaxpr.eqns:
         given = [find(atom) for atom in equation.invars]
-        inner = _inside(equation)
+        inner = called_inside(equation)
         if inner is not None:
-            made = _trace_values(inner, given, index)
+            made = _trace_values(inner, given, index, known)
         else:
             made = _outputs(equation, given, index)
         place.update(zip(equation.outvars, made))
     return [find(atom) for atom in traced.jaxpr.outvars]
 
 
-def _inside(equation: JaxprEqn) -> ClosedJaxpr | None:
+def called_inside(equation: JaxprEqn) -> ClosedJaxpr | None:
     """The program that an operation only calls."""
     name, params = equation.primitive.name, equation.params
     if name in _CALLS:
@@ -101,7 +113,7 @@ def _own_name(equation: JaxprEqn) -> str:
     return str(getattr(getattr(inside, "debug_info", None), "func_src_info", "")).split(" at ")[0]
 
 
-def _outputs(equation: JaxprEqn, given: Sequence[_Value], index: Array) -> list[_Value]:
+def _outputs(equation: JaxprEqn, given: Sequence[Taken], index: Array) -> list[Taken]:
     kept: list[Any] = []
 
     def all_whole() -> list[Any]:
@@ -109,33 +121,41 @@ def _outputs(equation: JaxprEqn, given: Sequence[_Value], index: Array) -> list[
             kept.extend(_run_whole(equation, [value.whole() for value in given]))
         return kept
 
-    def one(k: int, shape: tuple[int, ...]) -> _Value:
+    def one(k: int, shape: tuple[int, ...]) -> Taken:
         def at(axis: int) -> Any:
             found = _sliced(equation, given, index, axis, k)
             if found is None:
                 return jax.lax.dynamic_slice_in_dim(all_whole()[k], index, 1, axis)
             return found
 
-        return _Value(shape, lambda: all_whole()[k], at)
+        return Taken(shape, lambda: all_whole()[k], at)
 
     return [one(k, variable.aval.shape) for k, variable in enumerate(equation.outvars)]
 
 
 def _run_whole(equation: JaxprEqn, arrays: Sequence[Any]) -> Sequence[Any]:
     """The operation as it is, on whole values."""
-    atoms = [atom for atom in equation.invars if not isinstance(atom, Literal)]
-    variables = list(dict.fromkeys(atoms))
-    known = {atom: a for atom, a in zip(equation.invars, arrays) if not isinstance(atom, Literal)}
+    atoms = list(equation.invars)
+    changed = [k for k, a in enumerate(atoms) if isinstance(a, Literal) and arrays[k] is not a.val]
+    if changed:
+        given = [jax.ShapeDtypeStruct(atoms[k].aval.shape, atoms[k].aval.dtype) for k in changed]
+        for k, variable in zip(changed, jax.make_jaxpr(lambda *a: a)(*given).jaxpr.invars):
+            atoms[k] = variable
+    known = {atom: a for atom, a in zip(atoms, arrays) if not isinstance(atom, Literal)}
     single = jax.make_jaxpr(lambda: None)().jaxpr.replace(
-        constvars=(), invars=variables, outvars=equation.outvars, eqns=[equation], effects=equation.effects
+        constvars=(),
+        invars=list(known),
+        outvars=equation.outvars,
+        eqns=[equation.replace(invars=atoms)],
+        effects=equation.effects,
     )
-    return jaxpr_as_fun(ClosedJaxpr(single, ()))(*(known[v] for v in variables))
+    return jaxpr_as_fun(ClosedJaxpr(single, ()))(*known.values())
 
 
 # ---------------------------------------------------------------------- how an entry of the output follows from the inputs
 
 
-def _sliced(equation: JaxprEqn, given: Sequence[_Value], index: Array, axis: int, which: int) -> Any:
+def _sliced(equation: JaxprEqn, given: Sequence[Taken], index: Array, axis: int, which: int) -> Any:
     """The entry along `axis` of one output; None where the operation has to be computed whole."""
     name, shape = equation.primitive.name, equation.outvars[which].aval.shape
     if name in BY_ENTRY or name in _MORE_BY_ENTRY:
@@ -157,7 +177,7 @@ def _resized(sizes: Sequence[int], axis: int, value: int = 1) -> tuple[int, ...]
     return tuple(value if k == axis else size for k, size in enumerate(sizes))
 
 
-def _broadcast(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _broadcast(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     dims, operand = equation.params["broadcast_dimensions"], given[0]
     part = operand.whole()
     if axis in dims and operand.shape[dims.index(axis)] != 1:
@@ -165,7 +185,7 @@ def _broadcast(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Sh
     return jax.lax.broadcast_in_dim(part, _resized(shape, axis), dims)
 
 
-def _reshape(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _reshape(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     before = given[0].shape
     ahead = np.prod(shape[:axis], dtype=int)
     for k, size in enumerate(before):
@@ -174,57 +194,57 @@ def _reshape(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shap
     return None
 
 
-def _squeeze(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _squeeze(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     gone = {d % len(given[0].shape) for d in equation.params["dimensions"]}
     left = [k for k in range(len(given[0].shape)) if k not in gone]
     return _bind(equation, given[0].at(left[axis]))
 
 
-def _reduce(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _reduce(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     left = [k for k in range(len(given[0].shape)) if k not in equation.params["axes"]]
     return _bind(equation, given[0].at(left[axis]))
 
 
-def _transpose(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _transpose(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     return _bind(equation, given[0].at(equation.params["permutation"][axis]))
 
 
-def _along(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _along(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     """Cumulative sums and the like: other axes pass through."""
     return None if equation.params["axis"] == axis else _bind(equation, given[0].at(axis))
 
 
-def _concatenate(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _concatenate(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     if equation.params["dimension"] == axis:
         return None
     return _bind(equation, *(value.at(axis) for value in given))
 
 
-def _stack(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _stack(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     new = equation.params["axis"]
     return None if axis == new else _bind(equation, *(value.at(axis - (axis > new)) for value in given))
 
 
-def _slice(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _slice(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     params = equation.params
     if shape[axis] != given[0].shape[axis]:
         return None
     return _bind(equation, given[0].at(axis), limit_indices=_resized(params["limit_indices"], axis))
 
 
-def _pad(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _pad(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     if equation.params["padding_config"][axis] != (0, 0, 0):
         return None
     return _bind(equation, given[0].at(axis), given[1].whole())
 
 
-def _iota(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _iota(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     if equation.params["dimension"] == axis:
         return jnp.full(_resized(shape, axis), index, dtype=equation.params["dtype"])
     return _bind(equation, shape=_resized(shape, axis))
 
 
-def _dot(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _dot(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     (contract, batch), (left, right) = equation.params["dimension_numbers"], given
     free = [
         [k for k in range(len(value.shape)) if k not in contract[side] and k not in batch[side]]
@@ -238,7 +258,7 @@ def _dot(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, i
     return _bind(equation, left.whole(), right.at(free[1][axis - paired - len(free[0])]))
 
 
-def _gather(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _gather(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     numbers, sizes, (operand, indices) = equation.params["dimension_numbers"], equation.params["slice_sizes"], given
     if numbers.operand_batching_dims:
         return None
@@ -252,7 +272,7 @@ def _gather(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape
     return _bind(equation, operand.at(k), indices.whole(), slice_sizes=_resized(sizes, k))
 
 
-def _batched(equation: JaxprEqn, given: Sequence[_Value], axis: int, shape: Shape, index: Array) -> Array | None:
+def _batched(equation: JaxprEqn, given: Sequence[Taken], axis: int, shape: Shape, index: Array) -> Array | None:
     """Linear algebra on the last two axes: those before them pass through."""
     return _bind(equation, *(value.at(axis) for value in given)) if axis < len(shape) - 2 else None
 

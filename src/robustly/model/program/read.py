@@ -92,6 +92,7 @@ class Program(RowFunctions):
         self.plain_supports = plain_supports(self, full)
         self._refuse_outside()
         self._check_penalties(full)
+        self._check_priors(full)
         self.size = local_size(self.trace, self.sites)
         self.latents = latent_grid(self.trace, self.sites)
         try:
@@ -287,6 +288,22 @@ class Program(RowFunctions):
                 raise LocalizeError(
                     f'factor "{name}" is one number made of all rows, so it is not a product over them. Give it one entry a row.'
                 )
+
+    def _check_priors(self, full: Trace) -> None:
+        """A prior that is made of the data, ``Normal(y.mean(), 1)``, is another one when it sees one row of them."""
+        last = tuple(np.asarray(leaf[-1]) for leaf, row in zip(self.arguments.leaves, self.is_row) if row)
+        chosen = [name for name in (*self.sites.shared, *self.request.sites) if self.trace[name]["type"] == "sample"]
+        for trace in (self.trace, self.trace_row(last, {}, key=fixed_key())):
+            for name in chosen:
+                if inside(self.trace[name], self.plate) or name not in full:
+                    continue
+                both = zip(traced_leaves(trace[name]["fn"]), traced_leaves(full[name]["fn"]))
+                same = lambda a, b: np.shape(a) != np.shape(b) or np.allclose(a, b, rtol=1e-9, equal_nan=True)
+                if not all(same(a, b) for a, b in both):
+                    raise LocalizeError(
+                        f'the prior of site "{name}" is made of all rows together, so it is not known from one of them. Compute what it '
+                        "needs before the model."
+                    )
 
     def _read_hyperparameters(self) -> None:
         moving, tangled, self.led = dependences(self)

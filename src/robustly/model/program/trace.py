@@ -16,6 +16,7 @@ from numpyro.distributions import Distribution, Unit, biject_to
 from numpyro.primitives import CondIndepStackFrame, Messenger
 
 from robustly.errors import LocalizeError
+from robustly.model.program.densities import log_density
 from robustly.model.program.hyper import with_arguments
 
 Site = dict[str, Any]
@@ -55,6 +56,10 @@ class OneRow(Messenger):
             )
         name = msg.get("name", "")  # a program that asks for a random key gives none
         if msg["type"] == "sample" and msg["is_observed"] and name in self.unobserved:
+            # One distribution may stand for all rows; what is drawn in the place of their observations has a row axis too.
+            shape, inner = jnp.shape(msg["value"]), len(msg["fn"].event_shape)
+            if len(shape) > inner + len(msg["fn"].batch_shape):
+                msg["fn"] = msg["fn"].expand(shape[: len(shape) - inner])
             msg["is_observed"], msg["value"] = False, None
         if msg["type"] not in ("sample", "param") or msg.get("is_observed"):
             return
@@ -189,7 +194,7 @@ def site_log_prob(site: Site) -> Array:
 def site_log_probs(site: Site) -> Any:
     """A sample site's log densities, one for each entry of its batch."""
     value, intermediates = site["value"], site.get("intermediates")
-    logs = site["fn"].log_prob(value, intermediates) if intermediates else site["fn"].log_prob(value)
+    logs = site["fn"].log_prob(value, intermediates) if intermediates else log_density(site["fn"], value)
     return logs if site.get("scale") is None else logs * site["scale"]
 
 

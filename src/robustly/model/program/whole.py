@@ -11,7 +11,7 @@ Latent sites that have a copy for every row already must enter their own row onl
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -24,12 +24,12 @@ from numpyro.distributions import Distribution, biject_to
 from numpyro.distributions.distribution import Independent
 
 from robustly.errors import LocalizeError, names
-from robustly.model.jaxpr_slice import entry_of
 from robustly.model.parameters import Theta
 from robustly.model.program import hyper
 from robustly.model.program.arguments import Arguments
 from robustly.model.program.checks import check_traceable, plain_supports, user_line
 from robustly.model.program.dependences import only_first_reached, traced_leaves
+from robustly.model.program.lifted import Lifted, Reading, has_same_priors, lift
 from robustly.model.program.read import Program
 from robustly.model.program.request import Ask, Request
 from robustly.model.program.sites import choose_plate, latent_grid, local_size, observed_sites, samples, sort_sites
@@ -51,13 +51,16 @@ MOST_TRIED = 2048
 
 
 class WholeProgram(Program):
-    """A program that is run on all its rows at once. What passes see of a row is its number."""
+    """A program that is run on all its rows at once. What passes see of a row is its number, and what it needs of the data."""
 
     is_whole = True
     reason = ""
     """Why it was not called with one row."""
     is_finite = True
     """Whether all rows have a finite density at moderate values."""
+    lifted: Lifted | None = None
+    """What rows bring along of the data, so that other data need nothing compiled; None where they stay in the program."""
+    _noted: dict[Hashable, Reading] | None = None
 
     def __init__(self, request: Request, arguments: Arguments) -> None:
         self.request, self.arguments = request, arguments
@@ -86,6 +89,10 @@ class WholeProgram(Program):
                 "Use jnp.where or jax.lax.cond instead of Python's if, and jnp instead of np on sampled values."
             ) from error
         self._check_rows()
+        self.lifted = lift(
+            self.readings(), lambda data: self.on(data).readings(), arguments, self.is_row, self.row_count
+        )
+        self._seen = [] if self.lifted is None else [(arguments, self.lifted.columns)]
 
     # ------------------------------------------------------------------ reading
 
@@ -158,21 +165,25 @@ class WholeProgram(Program):
         known = self.arguments
         if known.tree != arguments.tree or known.labels != arguments.labels:
             return False
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in arguments.leaves):
+            return False  # sizes are taken from values, which are not known here
 
-        def same(old: Any, new: Any) -> bool:
+        def has_kind(old: Any, new: Any) -> bool:
             if not hasattr(old, "shape") or not hasattr(new, "shape"):
                 return bool(old is new or old == new)
-            if old is new or np.shape(old) != np.shape(new):
-                return old is new
-            return not values or np.array_equal(np.asarray(old), np.asarray(new), equal_nan=old.dtype.kind == "f")
+            return np.shape(old) == np.shape(new) and old.dtype == new.dtype
 
-        return all(map(same, known.leaves, arguments.leaves))
+        return all(map(has_kind, known.leaves, arguments.leaves)) and (
+            self._has_values(arguments) or self._columns(arguments) is not None
+        )
 
     def padded(self, arguments: Arguments, size: int) -> Arguments:
         return arguments
 
     def row_data(self, arguments: Arguments) -> tuple[list[Any], list[str]]:
-        return [np.arange(self.row_count)], ["row"]
+        columns = () if self.lifted is None else self._columns(arguments)
+        assert columns is not None
+        return [np.arange(self.row_count), *columns], ["row", *(f"data {k}" for k in range(len(columns)))]
 
     def call(self, row: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         return self.arguments.call(self.arguments.leaves)
@@ -208,14 +219,20 @@ class WholeProgram(Program):
 
     def rowwise(self, ask: Ask, row: Any, *inputs: Any) -> Any:
         """One row's part of what ``ask`` gives for all: entries of arrays with a leading axis of rows, numbers as they are."""
-        (index,) = row
+        index, *columns = row
         leaves, tree = jax.tree.flatten(inputs)
+        kinds = tuple((jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
+        function = ask.__qualname__, tree, kinds
+        if columns and self.lifted is not None:
+            return self.lifted.entry(function, leaves, index, columns)
         run = lambda values, theta=None: self.trace_row(row, values, theta)
         whole = lambda *given: ask(run, *jax.tree.unflatten(tree, given))
         traced, shapes = jax.make_jaxpr(whole, return_shape=True)(*leaves)
         outputs, out_tree = jax.tree.flatten(shapes)
-        by_row = [bool(out.shape) for out in outputs]
-        return jax.tree.unflatten(out_tree, entry_of(traced, leaves, index, by_row))
+        reading = Reading(traced, out_tree, [bool(out.shape) for out in outputs])
+        if self._noted is not None:
+            self._noted[function] = reading
+        return reading.entry(leaves, index, None)
 
     def log_prob(self, site: Site) -> Any:
         return self._by_row_probs(site["name"], site) if inside(site, self.plate) else site_log_prob(site)
@@ -259,6 +276,7 @@ class WholeProgram(Program):
         other = copy.copy(self)
         other.arguments, other.is_row, other.unobserved = arguments, is_row, unobserved
         other.counts_rows = (False,) * len(arguments.leaves)
+        other.lifted = None
         for name in ("row_model", "observation_labels"):
             other.__dict__.pop(name, None)
         args, kwargs = arguments.call(arguments.leaves)
@@ -327,6 +345,63 @@ class WholeProgram(Program):
             for name, value in own.items():
                 values[name] = jnp.reshape(value, jnp.shape(self.trace[name]["value"]))
         return values[self.sites.local[0]] if self.single else values, volume
+
+    # ------------------------------------------------------------------ other data
+
+    def readings(self) -> dict[Hashable, Reading]:
+        """The functions of the row model, as they are traced with the data of the program's own call."""
+        self._noted = {}
+        u, (index,) = jnp.zeros(self.size), self.first_row
+        z = None if self.latents is None else jnp.asarray(self.latents)[0]
+
+        def all_functions(vector: Any, index: Any) -> Any:
+            theta, row = self.row_model.parameters.natural(vector), (index,)
+            local = self._transform(u, theta, row)[0] if self.size else None
+            found = [self._likelihood(local, theta, row, z)]
+            if self.size:
+                found += [self.log_prior(local, theta, row), self._joint(u, theta, row, z)]
+            return found
+
+        try:
+            jax.eval_shape(all_functions, jnp.asarray(self.row_model.parameters.start), jnp.asarray(index))
+            return self._noted
+        finally:
+            self._noted = None
+
+    def on(self, arguments: Arguments) -> WholeProgram:
+        """The same program with other data, nothing of it checked."""
+        other = copy.copy(self)
+        other.arguments, other.lifted = arguments, None
+        other.__dict__.pop("row_model", None)
+        other.trace = other._one_row(other.full_trace(arguments))
+        return other
+
+    def _has_values(self, arguments: Arguments) -> bool:
+        same = lambda old, new: (
+            old is new
+            or (np.array_equal(np.asarray(old), np.asarray(new), equal_nan=np.asarray(old).dtype.kind == "f"))
+        )
+        return all(map(same, self.arguments.leaves, arguments.leaves))
+
+    def _columns(self, arguments: Arguments) -> tuple[np.ndarray, ...] | None:
+        """What rows of a call like the one read bring along; None where its data make another program."""
+        if self.lifted is None:
+            return None
+        for known, columns in self._seen:
+            if known is arguments:
+                return columns
+        if self._has_values(arguments):
+            return self.lifted.columns
+        try:
+            other = self.on(arguments)
+            shared = [name for name, site in samples(self.trace).items() if not inside(site, self.plate)]
+            is_like = has_same_priors(self.trace, other.trace, [n for n in shared if n not in self.sites.observed])
+            found = self.lifted.columns_of(other.readings(), self.row_count) if is_like else None
+        except Exception:  # whatever it is, reading these data anew tells
+            return None
+        if found is not None:
+            self._seen = [*self._seen[-3:], (arguments, found)]
+        return found
 
     # ------------------------------------------------------------------ checks
 
