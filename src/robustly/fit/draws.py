@@ -141,7 +141,7 @@ def prepare(parts: tuple[RowModel, Approximation], entering: Entering, effort: i
     return one(jax.tree.map(lambda a: a[0], chunks)) if _is_one_chunk(chunks) else jax.lax.map(one, chunks)
 
 
-def log_density(
+def integrated_log_density(
     parts: tuple[RowModel, Approximation],
     entering: Entering,
     effort: int,
@@ -229,8 +229,10 @@ class Posterior:
 
     def _density(self, common: tuple[Any, Any, int], single: bool, prepared: Any) -> Densities:
         """Log likelihoods and priors of vectors, in batches of one size, so that one program serves any number of draws."""
-        each = partial(log_density, *common, self.log_prior, single)
-        run = self._kept((log_density, common[2], single), lambda: one_thread(jax.vmap(each, (0, None, None))))
+        each = partial(integrated_log_density, *common, self.log_prior, single)
+        run = self._kept(
+            (integrated_log_density, common[2], single), lambda: one_thread(jax.vmap(each, (0, None, None)))
+        )
 
         def density(vectors: np.ndarray) -> np.ndarray:
             count = len(vectors)
@@ -262,7 +264,7 @@ def _run_nuts(
     prepared: Any,
     beside: Any,
 ) -> Any:
-    at = lambda vector: log_density(parts, entering, effort, log_prior, is_single, vector, prepared, beside)
+    at = lambda vector: integrated_log_density(parts, entering, effort, log_prior, is_single, vector, prepared, beside)
     target = lambda w: at(centre + half @ w).sum()
     return nuts(target, centre.shape[0], key, *options)
 
