@@ -2,7 +2,10 @@
 
     python benchmarks/bootstrap.py --draws 300
 
-Results: ``benchmarks/results/bootstrap.json``. With 300 draws the bootstrap's own error is 4 % of a standard error.
+Results: ``benchmarks/results/bootstrap.json``. With 300 draws the bootstrap's own error is 4 % of a standard error, with 200 it is 5 %.
+
+Neither is right where a number is at its limit: the 500 rows with wrong labels happen to be fitted best by .3 % of them (p = .45
+against none), half of the draws have none, and their coefficients come from two laws. 2000 rows tell the share, and both agree.
 """
 
 from __future__ import annotations
@@ -18,42 +21,45 @@ import numpy as np
 import robustly as rb
 
 HERE = Path(__file__).resolve().parent
-ROWS = 500
+DRAWS = 300
 
 
-def rows(family: str, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def rows(family: str, seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    X = rng.normal(size=(ROWS, 2))
+    X = rng.normal(size=(n, 2))
     middle = 0.5 + X @ [0.6, -0.4]
     if family == "normal":
-        return X, middle + rng.standard_t(3, ROWS) * (0.5 + 0.5 * (X[:, 0] > 0))
+        return X, middle + rng.standard_t(3, n) * (0.5 + 0.5 * (X[:, 0] > 0))
     if family == "poisson":
-        return X, rng.poisson(np.exp(middle + 0.6 * rng.standard_t(5, ROWS))).astype(float)
-    right = rng.random(ROWS) < 1.0 / (1.0 + np.exp(-3.0 * middle))
-    return X, np.where(rng.random(ROWS) < 0.05, ~right, right).astype(float)
+        return X, rng.poisson(np.exp(middle + 0.6 * rng.standard_t(5, n))).astype(float)
+    right = rng.random(n) < 1.0 / (1.0 + np.exp(-3.0 * middle))
+    return X, np.where(rng.random(n) < 0.05, ~right, right).astype(float)
 
 
-MODELS: dict[str, tuple[Any, str]] = {
-    "t errors, unequal scales": (lambda: rb.RobustLinearRegression(), "normal"),
-    "counts, own rates with tails": (lambda: rb.RobustPoissonRegression(), "poisson"),
-    "wrong labels": (lambda: rb.RobustLogisticRegression(local="label"), "bernoulli"),
+MODELS: dict[str, tuple[Any, str, int, int]] = {
+    "t errors, unequal scales": (lambda: rb.RobustLinearRegression(), "normal", 0, 500),
+    "counts, own rates with tails": (lambda: rb.RobustPoissonRegression(), "poisson", 1, 500),
+    "wrong labels": (lambda: rb.RobustLogisticRegression(local="label"), "bernoulli", 2, 500),
+    "wrong labels, 2000 rows": (lambda: rb.RobustLogisticRegression(local="label"), "bernoulli", 2, 2000),
+    "wrong labels, 2000 other rows": (lambda: rb.RobustLogisticRegression(local="label"), "bernoulli", 5, 2000),
 }
 
 
-def ratios(make: Any, X: np.ndarray, y: np.ndarray, draws: int) -> dict[str, list[float]]:
+def ratios(make: Any, X: np.ndarray, y: np.ndarray, draws: int) -> dict[str, Any]:
     """Standard errors of the coefficients, sandwich over bootstrap; of weights and of rows drawn."""
     fit = make().fit(X, y).result_
     size = len(fit.terms)
     sandwich = np.sqrt(np.diag(fit.covariance("sandwich")))[:size]
-    rng = np.random.default_rng(1)
+    rng, n = np.random.default_rng(1), len(y)
     drawn = []
     for _ in range(draws):
-        weight = rng.multinomial(ROWS, np.full(ROWS, 1.0 / ROWS)).astype(float)
+        weight = rng.multinomial(n, np.full(n, 1.0 / n)).astype(float)
         drawn.append(make().fit(X, y, sample_weight=weight).result_.coefficients.to_numpy())
     spread = np.std(drawn, axis=0, ddof=1)
     # A few draws in which coefficients run off count for much: the middle half says what most of them do.
     middle = np.subtract(*np.percentile(drawn, [75, 25], axis=0)) / 1.349
     return {
+        "draws": draws,
         "sandwich over bootstrap": np.round(sandwich / spread, 3).tolist(),
         "sandwich over the middle half": np.round(sandwich / middle, 3).tolist(),
     }
@@ -61,14 +67,14 @@ def ratios(make: Any, X: np.ndarray, y: np.ndarray, draws: int) -> dict[str, lis
 
 def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__)
-    reader.add_argument("--draws", type=int, default=300)
+    reader.add_argument("--draws", type=int, default=DRAWS)
     asked = reader.parse_args()
     warnings.simplefilter("ignore")
     found = {}
-    for seed, (name, (make, family)) in enumerate(MODELS.items()):
-        found[name] = ratios(make, *rows(family, seed), asked.draws)
+    for name, (make, family, seed, n) in MODELS.items():
+        found[name] = ratios(make, *rows(family, seed, n), asked.draws)
         print(name, found[name], flush=True)
-    (HERE / "results" / "bootstrap.json").write_text(json.dumps({"draws": asked.draws, **found}, indent=2) + "\n")
+    (HERE / "results" / "bootstrap.json").write_text(json.dumps(found, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import pytest
 from fuzz_cases import case, end_of
 from fuzz_commands import COMMANDS
+from fuzz_programs import PROGRAMS
 from fuzz_targets import CHEAP
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -28,14 +29,12 @@ COUNTS = {
 }
 # Those that compile for seconds are left to the long run.
 for rare in (
-    "localize precision",
-    "localize predictor",
     "pair NormalWishart",
     "pair BetaNegativeBinomial",
     "pair GammaGamma",
 ):
     del COUNTS[rare]
-SOME = {**CHEAP, **COMMANDS}
+SOME = {**CHEAP, **PROGRAMS, **COMMANDS}
 
 
 def test_there_are_two_thousand_inputs():
@@ -79,6 +78,7 @@ SEEN: tuple[tuple[str, int], ...] = (
     ("pair NormalNormal", 2061),
     ("RobustLDA", 2601),
     ("RobustLDA", 1371587),
+    ("localize by group", 231),
 )
 
 

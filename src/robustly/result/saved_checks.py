@@ -169,6 +169,9 @@ def check_grouped(meta: Meta, arrays: Arrays) -> None:
     array_in(arrays, "effects:covariance", (known, size, size))
     if "effects:precisions" in arrays:
         array_in(arrays, "effects:precisions", (groups, 2), least=0.0)
+    check_posteriors(arrays)
+    for name in (one for one in arrays if one.startswith("posterior:") and one.endswith(":mean")):
+        need(len(arrays[name]) in (groups, known - groups), f"{name} is not by group")
 
 
 def check_estimator(meta: Meta, arrays: Arrays) -> None:
