@@ -122,7 +122,7 @@ def test_rows_of_any_size_are_fitted_the_same(rng):
         ({"dof": -1.0}, "dof is \"fit\", a positive number"),
         ({"dof": "all"}, "got 'all'"),
         ({"tol": -1}, "tol is a number of 0 or more"),
-        ({"reg_covar": float("nan")}, "reg_covar is None or a number"),
+        ({"reg_covar": float("nan")}, "reg_covar is None, 0 or a number"),
         ({"init_params": "luck"}, "init_params is one of robust, kmeans"),
         ({"n_components": 2, "means_init": [[0.0]]}, r"means_init is an array of shape \(2, 2\)"),
         ({"n_components": 2, "weights_init": [0.4, 0.4]}, "add up to 0.8"),

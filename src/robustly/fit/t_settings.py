@@ -16,6 +16,8 @@ from robustly.rows.store import Rows
 RELATIVE_FLOOR = 1e-6
 # Squares of larger numbers overflow when they are added up.
 LARGEST_VALUE = 1e140
+# Distances divided by variances below this overflow when they are summed.
+LEAST_FLOOR = 1e-200
 
 
 def check_t_settings(model: Any, counts: Mapping[str, int], normal: str) -> None:
@@ -26,8 +28,9 @@ def check_t_settings(model: Any, counts: Mapping[str, int], normal: str) -> None
         raise ModelError(f"covariance_type is one of {', '.join(KINDS)}; got {model.covariance_type!r}.")
     if not is_real_number(model.tol) or not 0 <= model.tol < np.inf:
         raise ModelError(f"tol is a number of 0 or more; got {model.tol!r}.")
-    if model.reg_covar is not None and (not is_real_number(model.reg_covar) or not 0 <= model.reg_covar < np.inf):
-        raise ModelError(f"reg_covar is None or a number of 0 or more; got {model.reg_covar!r}.")
+    floor = model.reg_covar
+    if floor is not None and not (is_real_number(floor) and (floor == 0 or LEAST_FLOOR <= floor < np.inf)):
+        raise ModelError(f"reg_covar is None, 0 or a number from {LEAST_FLOOR:g} up; got {floor!r}.")
     fitted = isinstance(model.dof, str) and model.dof == "fit"
     if not fitted and (not is_real_number(model.dof) or not model.dof > 0):
         raise ModelError(f'dof is "fit", a positive number, or numpy.inf for {normal}; got {model.dof!r}.')

@@ -195,7 +195,7 @@ class RowQuestions(FittedNumbers):
 
         Estimates are by maximum likelihood, intervals by restricted likelihood, which knows that coefficients were fitted.
 
-        Of effects that are not normal, `scale` is what the interval is about. `p` is that of the likelihood ratio without
+        Of effects that are not normal the interval is that of `scale`: `scale low`, `scale high`. `p` is that of the likelihood ratio without
         the effect, under the mixture of chi-squares that belongs to the edge (Self & Liang 1987, Stram & Lee 1994).
         """
         return self.need_source("variance_components").variance_components(0.95)

@@ -33,6 +33,7 @@ def variance_components(found: Found, level: float = 0.95, restricted: bool = Tr
 
     `restricted` takes what coefficients leave open into the profile: minus half the log determinant of their information, which
     of normal responses is restricted likelihood (Cox & Reid 1987). Without it the profile is that of the likelihood, as lme4's.
+    Of effects that are not normal the interval is that of the scale, `scale low` to `scale high`.
     """
     problem = found.problem
     assert isinstance(problem, GroupedRegression)
@@ -59,7 +60,10 @@ def variance_components(found: Found, level: float = 0.95, restricted: bool = Tr
         lines.append(((RESIDUAL, ""), {"sd": value, "scale": value, "low": low, "high": high, "p": np.nan}))
     index = pd.MultiIndex.from_tuples([key for key, _ in lines], names=["group", "term"])
     frame = pd.DataFrame([line for _, line in lines], index=index)
-    return frame.drop(columns="scale") if widened == 1.0 else frame
+    if widened == 1.0:
+        return frame.drop(columns="scale")
+    # The standard deviation of effects with heavy tails rests on their tails as well; the profile is that of the scale.
+    return frame.rename(columns={"low": "scale low", "high": "scale high"})
 
 
 def _of_law(found: Found, level: float) -> pd.DataFrame:
