@@ -30,7 +30,7 @@ class Summary:
         width = max((len(name) for name in self.heading), default=0) + 2
         lines = [f"{name + ':':<{width}}{value}" for name, value in self.heading.items()]
         if len(self.frame):
-            lines += ["", self.frame.to_string(float_format=_four_digits)]
+            lines += ["", self.frame.to_string(float_format=_four_digits, na_rep="–")]
         if self.notes:
             lines += ["", *(f"* {note}" for note in self.notes)]
         return "\n".join(lines)
@@ -41,7 +41,7 @@ class Summary:
         """The same as an HTML fragment, all text escaped."""
         head = "".join(f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in self.heading.items())
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        table = self.frame.to_html(float_format=_four_digits, border=0) if len(self.frame) else ""
+        table = self.frame.to_html(float_format=_four_digits, na_rep="–", border=0) if len(self.frame) else ""
         return f"<table>{head}</table>{table}<ul>{notes}</ul>"
 
     _repr_html_ = to_html
