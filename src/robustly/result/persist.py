@@ -60,6 +60,7 @@ def write(path: str | os.PathLike[str], kind: str, meta: Mapping[str, Any], arra
         "version": VERSION,
         "kind": kind,
         "meta": meta,
+        "holds": [*sorted(name for name, value in meta.items() if value is not None), *sorted(members)],
         "arrays": sorted(arrays),
         "sums": {name: hashlib.sha256(content).hexdigest() for name, content in members.items()},
     }
@@ -101,6 +102,11 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], dict[str, n
             kind, meta, listed = head["kind"], head["meta"], head["arrays"]
             if not isinstance(kind, str) or not isinstance(meta, dict) or not _are_texts(listed):
                 raise ValueError("meta.json does not say what the file holds")
+            # What a kind may have or not is missed only where the file says that it was there.
+            holds = head.get("holds", [])
+            there = {*(name for name, value in meta.items() if value is not None), *(f"{name}.npy" for name in listed)}
+            if not _are_texts(holds) or not there.issuperset(holds):
+                raise ValueError("meta.json lacks something that it says it holds")
             saved_members.refuse_sizes(archive, source.stat().st_size, {"meta.json", *(f"{one}.npy" for one in listed)})
             arrays = {
                 name: saved_members.array_of(archive, f"{name}.npy", None if sums is None else sums[f"{name}.npy"])
