@@ -69,8 +69,8 @@ class Draws(Mapping[str, np.ndarray]):
         )
 
 
-# How much effort goes into a row's integral: half the points held at the estimate, all of them, or points found anew.
-ROUGH, HELD, ANEW = 0, 1, 2
+# How much effort goes into a row's integral: points held where they suit the estimate, or found anew for every vector.
+HELD, ANEW = 0, 1
 
 # A posterior sampled with less effort must agree this well (in nats) with one whose rows are integrated anew.
 AGREEMENT = 0.02
@@ -115,27 +115,22 @@ def _for_each_row(function: Any, entering: Entering, vector: Array, data: Data, 
     return jax.vmap(function, (axes, 0, *(0 for _ in more)))(numbers, row, *more)
 
 
-def _rule(full: Approximation, model: RowModel, effort: int) -> Approximation:
-    return full if effort > ROUGH or model.dim != 1 else full.coarser()
-
-
 def _is_one_chunk(chunks: Any) -> bool:
     return bool(jax.tree.leaves(chunks)[0].shape[0] == 1)
 
 
-def prepare(parts: tuple[RowModel, Approximation], entering: Entering, effort: int, centre: Array, chunks: Any) -> Any:
+def prepare(parts: tuple[RowModel, Approximation], entering: Entering, centre: Array, chunks: Any) -> Any:
     """Chunks of rows with the points that suit the estimate `centre`.
 
-    With less than full `effort`, rows are integrated at these, half of them or all: a posterior is not much wider than its
-    rows' own, so they serve all of it at a fraction of the price.
+    Rows are integrated at these unless points are found anew for every vector: a posterior is not much wider than its rows' own, so they serve
+    all of it at a fraction of the price.
     """
     model, full = parts
-    approx = _rule(full, model, effort)
 
     def one(chunk: Any) -> Any:
         data, weight, start = chunk
         state = _for_each_row(lambda n, row, s: full.find_mode(model, n, row, s), entering, centre, data, start)
-        anchors = _for_each_row(lambda n, row, s: approx.anchor(model, n, row, s), entering, centre, data, state)
+        anchors = _for_each_row(lambda n, row, s: full.anchor(model, n, row, s), entering, centre, data, state)
         return data, weight, state, anchors
 
     return one(jax.tree.map(lambda a: a[0], chunks)) if _is_one_chunk(chunks) else jax.lax.map(one, chunks)
@@ -153,7 +148,6 @@ def integrated_log_density(
 ) -> Array:
     """Log likelihood and log prior of a parameter vector, traceable, from rows that were prepared for its neighbourhood."""
     model, full = parts
-    approx = _rule(full, model, effort)
 
     def one(chunk: Any) -> Array:
         data, weight, state, anchors = chunk
@@ -163,7 +157,7 @@ def integrated_log_density(
             state = jax.lax.stop_gradient(state)
             evidence = _for_each_row(lambda n, row, s: full.evidence(model, n, row, s), entering, vector, data, state)
         else:
-            around = lambda n, row, a: approx.evidence_around(model, n, row, a)
+            around = lambda n, row, a: full.evidence_around(model, n, row, a)
             evidence = _for_each_row(around, entering, vector, data, anchors)
         return weighed(weight, evidence)
 
@@ -194,21 +188,18 @@ class Posterior:
         with double_precision():
             rows, entering = self.problem.for_draws()
             chunks = stack_chunks(self.problem, rows)
-            # As little effort as is good enough.
-            for effort in (ROUGH, HELD):
-                vectors, divergences, density = self._drawn(
-                    (num_samples, num_chains, num_warmup), effort, entering, chunks, half, key
-                )
-                if self._gap(vectors, density) < AGREEMENT:
-                    return vectors, divergences
-            return self._drawn((num_samples, num_chains, num_warmup), ANEW, entering, chunks, half, key)[:2]
+            asked = (num_samples, num_chains, num_warmup)
+            vectors, divergences, density = self._drawn(asked, HELD, entering, chunks, half, key)
+            if self._gap(vectors, density) < AGREEMENT:
+                return vectors, divergences
+            return self._drawn(asked, ANEW, entering, chunks, half, key)[:2]
 
     def _drawn(
         self, asked: tuple[int, int, int], effort: int, entering: Entering, chunks: Any, half: np.ndarray, key: Any
     ) -> tuple[np.ndarray, int, Densities]:
         """Vectors, how many steps went astray, and the density that they are drawn from."""
         common, single = (self.problem.parts, entering, effort), _is_one_chunk(chunks)
-        preparing = self._kept((prepare, effort), lambda: one_thread(partial(prepare, *common)))
+        preparing = self._kept((prepare,), lambda: one_thread(partial(prepare, *common[:2])))
         prepared = preparing(self.centre, chunks)
         density = self._density(common, single, prepared)
         target = lambda w: density(self.centre + w @ half.T).sum(axis=1)
