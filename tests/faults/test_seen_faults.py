@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from fuzz_commands import in_folder
-from fuzz_targets import line_program
+from fuzz_programs import line_program
 from scipy import sparse
 
 import robustly as rb

@@ -104,6 +104,7 @@ def test_leaving_a_row_out_is_leaving_it_out(rng):
 
 
 def test_draws_summary_saving_and_arviz(tmp_path, overlapping):
+    pytest.importorskip("arviz", reason="to_arviz() needs the arviz extra")
     fit = rb.glm("species ~ bill", overlapping, family="multinomial")
     draws = fit.sample_posterior(400, 0)
     assert np.all((draws["flip"] > 0) & (draws["flip"] < 1))
