@@ -70,7 +70,8 @@ MODULES = sorted(m.name for m in pkgutil.walk_packages(rb.__path__, "robustly.")
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_examples_in_docstrings_run(name):
+def test_examples_in_docstrings_run(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     module = importlib.import_module(name)
     failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     assert failed == 0
