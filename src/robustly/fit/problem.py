@@ -136,6 +136,12 @@ class EvidenceProblem(Problem):
         """Whether one look more is hardly noticed: few rows, nothing to integrate."""
         return len(self.rows) <= FEW_ENOUGH and isinstance(self.parts[1], Exact)
 
+    @cached_property
+    def has_states(self) -> bool:
+        """Whether a pass leaves anything by unit for the next; what has a closed form does not."""
+        model, approx = self.parts
+        return approx.start(model).size > 0
+
     @property
     @abstractmethod
     def parts(self) -> tuple[RowModel, Approximation]:
@@ -160,7 +166,7 @@ class EvidenceProblem(Problem):
         ahead = Slot()
         with double_precision():
             chunk_pass, theta = self._pass(vector, effort)
-            mapped = self.rows.map(chunk_pass, theta, keep=self.slot, into=ahead)
+            mapped = self.rows.map(chunk_pass, theta, keep=self.slot, into=ahead if self.has_states else None)
             found = self._look(vector, mapped.sums)
         if np.isfinite(found.value) or not self.by_unit:
             self.seen_sums, self.by_unit, self.seen_at = mapped.sums, mapped.by_unit, np.array(vector)

@@ -12,13 +12,15 @@ import numpy as np
 
 from robustly._runtime.numba_loops import compiled
 
-# Beyond so many columns, multiplying whole chunks is faster than row by row; below so many rows, loading the loops costs more.
-FEW_COLUMNS, MANY_ROWS = 24, 4096
+# Beyond so many columns, multiplying whole chunks is faster than row by row, and in chunks of fewer rows it hardly matters. With
+# fewer rows in all, loading the loops costs more than they spare: a second, and 110 MB.
+FEW_COLUMNS, LONG_CHUNK, MANY_ROWS = 24, 4096, 1 << 18
 
 
-def looped(matrix: Any) -> bool:
-    """Whether these rows are gone through one by one."""
-    return isinstance(matrix, np.ndarray) and matrix.shape[1] <= FEW_COLUMNS and len(matrix) >= MANY_ROWS
+def looped(matrix: Any, rows: int) -> bool:
+    """Whether a chunk of so many rows in all is gone through one by one."""
+    few = isinstance(matrix, np.ndarray) and matrix.shape[1] <= FEW_COLUMNS
+    return few and len(matrix) >= LONG_CHUNK and rows >= MANY_ROWS
 
 
 def predictors(matrix: np.ndarray, centre: np.ndarray, beta: np.ndarray, offset: np.ndarray) -> np.ndarray:

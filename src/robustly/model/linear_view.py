@@ -47,7 +47,7 @@ class LinearView:
 
     def enter(self, at: tuple[Any, tuple[Any, ...]], data: Data) -> tuple[tuple[Any, ...], Any]:
         design, matrix = self.design, data[0]
-        if looped(matrix):
+        if looped(matrix, len(self.design)):
             beta = at[0] if design.intercept else np.concatenate([[0.0], at[0]])
             return (predictors(matrix, design.centre, beta, data[1]), *at[1]), matrix
         matrix = design.shifted(matrix)
@@ -58,7 +58,7 @@ class LinearView:
 
     def pull_back(self, matrix: Any, slope: np.ndarray, curve: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
         design, size = self.design, slope.shape[1]
-        if looped(matrix):
+        if looped(matrix, len(self.design)):
             first = 0 if design.intercept else 1
             gram, cross, between, *shared = column_sums(matrix, design.centre, slope, curve, weight)
             sums = {"slope_w": cross[first:], "curve_w": gram[first:, first:], "mixed": between[first:]}

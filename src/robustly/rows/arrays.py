@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ import numpy as np
 
 from robustly._runtime.freed_memory import may_have_compiled
 from robustly._runtime.settings import check_whole
+from robustly._runtime.threads import products_on_one_thread
 from robustly.errors import DataError
 from robustly.rows.labels import as_floats, as_numbers
 from robustly.rows.store import (
@@ -24,6 +26,7 @@ from robustly.rows.store import (
     Slot,
     Sums,
     added_up,
+    bytes_held,
     first_time,
     in_order,
     in_pool,
@@ -33,6 +36,8 @@ from robustly.rows.store import (
 
 CHUNK = 2048
 SMALLEST = 64
+# Numbers in a chunk from which matrix products gain by several threads, where chunks are not shared out over them already.
+MANY_NUMBERS = 1 << 20
 # Weights that sum to less are lost in rounding; one that is larger is no number of times a row was seen, and drowns the others.
 LEAST_WEIGHT, MOST_WEIGHT = 1e-200, 1e12
 
@@ -53,6 +58,9 @@ class ArrayRows(Rows):
 
     def __len__(self) -> int:
         return len(self.weight)
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + bytes_held((*self.data, self.weight))
 
     def __getstate__(self) -> dict[str, Any]:
         # States are where searches left off, and belong to slots of this process.
@@ -150,12 +158,15 @@ class ArrayRows(Rows):
         first = first_time(chunk_pass, self.bucket)
         if first:
             may_have_compiled()
-        if len(places) < 4 or THREADS == 1 or in_pool():
-            yield from map(run, places)
-            return
-        # What has to be compiled is compiled once, by the first chunk.
-        yield from map(run, places[:first])
-        yield from in_order(run, places[first:])
+        side_by_side = len(places) >= 4 and THREADS > 1 and not in_pool()
+        numbers = sum(array.size for array in self.data) // max(1, len(places))
+        with products_on_one_thread() if side_by_side or numbers < MANY_NUMBERS else contextlib.nullcontext():
+            if not side_by_side:
+                yield from map(run, places)
+                return
+            # What has to be compiled is compiled once, by the first chunk.
+            yield from map(run, places[:first])
+            yield from in_order(run, places[first:])
 
     @property
     def here(self) -> ArrayRows:

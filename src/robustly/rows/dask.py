@@ -183,8 +183,9 @@ class DaskRows(Rows):
             client.submit(run_pass, run, at, part, state, self._cutting, into is not None, **options)
             for part, state in zip(self.parts, before)
         ]
-        sums = [client.submit(sums_done, one, pure=False) for one in done]
-        while len(sums) > 1:
+        # What a task gives goes to where it is added up: without the states, where there are any.
+        sums = done if into is None else [client.submit(sums_done, one, pure=False) for one in done]
+        while len(sums) > 1 or sums is done:
             sums = [client.submit(add_sums, *sums[i : i + FAN_IN], pure=False) for i in range(0, len(sums), FAN_IN)]
         states = [client.submit(state_of, one, pure=False) for one in done] if into is not None else None
         shapes = client.submit(shapes_of, done[0], pure=False)

@@ -108,8 +108,9 @@ def shapes_of(done: Done) -> dict[str, tuple[tuple[int, ...], Any]]:
     return done.shapes
 
 
-def add_sums(*parts: Sums) -> Sums:
-    return added_up([part for part in parts if part])
+def add_sums(*parts: Sums | Done) -> Sums:
+    sums = [part.sums if isinstance(part, Done) else part for part in parts]
+    return added_up([part for part in sums if part])
 
 
 def take_rows(part: ArrayRows | RaggedRows, index: np.ndarray) -> tuple[Data, np.ndarray]:

@@ -29,6 +29,7 @@ from robustly.rows.store import (
     Slot,
     Sums,
     added_up,
+    bytes_held,
     in_order,
     in_pool,
     sample_places,
@@ -54,6 +55,9 @@ class RaggedRows(Rows):
 
     def __len__(self) -> int:
         return len(self.weight)
+
+    def __sizeof__(self) -> int:
+        return object.__sizeof__(self) + bytes_held((*self.data, self.weight))
 
     def __getstate__(self) -> dict[str, Any]:
         # States belong to slots of this process.

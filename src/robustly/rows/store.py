@@ -121,6 +121,20 @@ class _ColumnPass:
         return {}, {"column": data[self.place]}, None
 
 
+def bytes_held(parts: Iterable[Any]) -> int:
+    """What arrays, sparse tables and frames take in memory. A cluster that took a partition for the few bytes of its object would
+    send it about rather than wait for the worker that has it."""
+    total = 0
+    for part in parts:
+        if hasattr(part, "memory_usage"):
+            total += int(np.sum(part.memory_usage()))
+        elif hasattr(part, "indptr"):
+            total += bytes_held((part.data, part.indices, part.indptr))
+        elif isinstance(part, np.ndarray):
+            total += part.itemsize if 0 in part.strides else part.nbytes
+    return total
+
+
 def sample_places(n: int, count: int, seed: int) -> np.ndarray:
     """Which of `count` rows are a sample of `n`, in ascending order: the same ones in every store."""
     return np.sort(np.random.default_rng(seed).choice(count, n, replace=False))

@@ -52,6 +52,7 @@ class GroupedRegression(EvidenceProblem):
     """The summed evidence of groups, every one integrated over its effects."""
 
     cheaper = Effort.ROUGH
+    has_states = True
 
     def __init__(
         self,

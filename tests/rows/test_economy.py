@@ -1,0 +1,83 @@
+"""What passes over rows say and do so that they stay cheap: sizes that a cluster is told, threads of matrix products, loops."""
+
+from __future__ import annotations
+
+import sys
+from threading import Barrier, Thread
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from threadpoolctl import threadpool_info
+
+import robustly as rb
+from robustly._runtime.threads import products_on_one_thread
+from robustly.model import column_sums as loops
+from robustly.rows.arrays import ArrayRows
+from robustly.rows.ragged import RaggedRows
+
+
+def blas_threads():
+    return {one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"}
+
+
+@pytest.mark.parametrize("table", ["dense", "sparse", "frame"])
+def test_rows_say_how_much_memory_they_take(table):
+    # A scheduler that takes a partition for a few bytes sends it about between workers.
+    dense = np.random.default_rng(0).normal(size=(1000, 20))
+    given = {"dense": dense, "sparse": sparse.csr_array(dense), "frame": pd.DataFrame(dense)}[table]
+    rows = ArrayRows((given, np.broadcast_to(1.0, 1000)), np.ones(1000))
+    least = 8 * (dense.size + 1000)
+    assert least <= sys.getsizeof(rows) < 1.7 * least
+
+
+def test_documents_say_how_much_memory_they_take():
+    table = sparse.random(200, 50, 0.2, format="csr", random_state=0)
+    assert sys.getsizeof(RaggedRows((table,), np.ones(200))) >= table.data.nbytes + table.indices.nbytes
+
+
+def test_threads_of_matrix_products_come_back_with_the_last_to_leave():
+    before, both, seen = blas_threads(), Barrier(2), []
+
+    def work():
+        with products_on_one_thread():
+            both.wait()
+            seen.append(blas_threads())
+            both.wait()
+
+    others = [Thread(target=work) for _ in range(2)]
+    for one in others:
+        one.start()
+    for one in others:
+        one.join()
+    assert seen == [{1}, {1}]
+    assert blas_threads() == before
+
+
+def test_a_pass_that_fails_gives_the_threads_back():
+    def fails(theta, data, weight, state):
+        raise ZeroDivisionError
+
+    before, rows = blas_threads(), ArrayRows((np.zeros((40_000, 2)),), np.ones(40_000))
+    with pytest.raises(ZeroDivisionError):
+        rows.map(fails, None)
+    assert blas_threads() == before
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_loops_over_rows_add_up_what_matrix_products_do(intercept, monkeypatch):
+    rng = np.random.default_rng(1)
+    X = rng.normal(3.0, 1.0, (9000, 4))
+    y = X @ [0.3, -0.2, 0.1, 0.0] + rng.standard_t(3, 9000)
+    weight = rng.integers(0, 3, 9000)
+    model = rb.RobustLinearRegression(fit_intercept=intercept)
+    known = model.fit(X, y, sample_weight=weight).result_
+    used = []
+    sums = loops._column_sums
+    monkeypatch.setattr(loops, "_column_sums", lambda *given: (used.append(1), sums(*given))[1])
+    monkeypatch.setattr(loops, "MANY_ROWS", 9000)
+    found = model.fit(X, y, sample_weight=weight).result_
+    assert used
+    np.testing.assert_allclose(found.estimates, known.estimates, rtol=1e-8)
+    np.testing.assert_allclose(np.asarray(found.standard_errors), np.asarray(known.standard_errors), rtol=1e-8)
