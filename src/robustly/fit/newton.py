@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
+from robustly._runtime.threads import products_on_one_thread
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 
@@ -291,8 +292,11 @@ def upward(curve: np.ndarray, constrained: np.ndarray | None) -> np.ndarray | No
     if curve.size == 0:
         return None
     unit, matrix = _in_units(curve)
-    if not lapack.dpotrf(matrix + RISING * np.eye(len(matrix)))[1]:
-        return None
+    shifted = matrix.copy()
+    shifted[np.diag_indices_from(shifted)] += RISING
+    with products_on_one_thread():
+        if not lapack.dpotrf(shifted.T, overwrite_a=True)[1]:
+            return None
     values, vectors = np.linalg.eigh(matrix)
     step = unit * vectors[:, 0] / np.sqrt(-values[0])
     return _capped(step, constrained, LEAP) if np.max(np.abs(step)) <= FAR else None
@@ -305,14 +309,17 @@ def _in_units(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not (size.min() > 1e-200 and size.max() < np.inf):
         size = np.where(np.isfinite(size) & (size > 1e-200), size, 1.0)
     unit = 1.0 / np.sqrt(size)
-    matrix = -0.5 * (curve + curve.T) * unit[:, None] * unit
+    matrix = curve * -unit[:, None]
+    matrix *= unit
     return unit, matrix if np.isfinite(matrix.sum()) else np.where(np.isfinite(matrix), matrix, 0.0)
 
 
 def _solve(matrix: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
     """The step to the top of a quadratic picture, and how far it is trusted: less where the picture has no top."""
-    lower, step, failed = lapack.dposv(matrix, slope, lower=1)
-    if not failed and lower.diagonal().min() > 1e-6:
+    with products_on_one_thread():
+        # What LAPACK reads down columns lies along rows here: its upper half of the transpose is our lower half, in place.
+        factor, step, failed = lapack.dposv(matrix.T, slope, lower=0)
+    if not failed and factor.diagonal().min() > 1e-6:
         return step, LEAP
     values, vectors = np.linalg.eigh(matrix)
     return vectors @ ((vectors.T @ slope) / np.maximum(np.abs(values), 1e-12)), SHY

@@ -7,7 +7,7 @@ parameters may run to, and which simpler models lie at its edge. That is all :fu
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -388,12 +388,17 @@ class ViewProblem(EvidenceProblem):
 
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
         with np.errstate(all="ignore"):
-            slope, curve = self.view.gather(sums)
-            value, more, bend = self.prior(vector)
-            return Look(float(sums["value"]) + value, slope + more, curve + bend)
+            return Look(*self.gathered(vector, sums))
+
+    def gathered(self, vector: np.ndarray, sums: Mapping[str, Any]) -> tuple[float, np.ndarray, np.ndarray]:
+        """Value, slope and curvature of the objective from what rows send back."""
+        slope, curve = self.view.gather(sums)
+        value, more, bend = self.prior(vector)
+        curve[np.diag_indices_from(curve)] += bend
+        return float(sums["value"]) + value, slope + more, curve
 
     def prior(self, vector: np.ndarray) -> tuple[float, Any, Any]:
-        """Log density of what is believed of the vector, its slope and its curvature."""
+        """Log density of what is believed of the vector's entries, each by itself, with its slope and second derivatives."""
         return 0.0, 0.0, 0.0
 
     def log_prior_at(self, vector: np.ndarray) -> float:

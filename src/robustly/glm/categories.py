@@ -44,7 +44,7 @@ class CategoryEvidence:
     weight: Array
     classes: int
     penalty: Array
-    """Curvature of the pull of one class's coefficients to zero."""
+    """Curvature of the pull of one class's coefficients to zero, one a coordinate."""
     flips: bool
     """Whether categories may be wrong."""
 
@@ -89,7 +89,7 @@ class CategoryEvidence:
 
     def log_prior(self, vector: Array) -> float:
         by_class, _ = self.split(vector)
-        return float(-0.5 * np.einsum("ki,ij,kj->", by_class, self.penalty, by_class))
+        return float(-0.5 * np.sum(by_class**2 @ self.penalty))
 
     def __call__(self, vector: Array) -> tuple[float, Array, Array]:
         """Value, slope and curvature of the objective."""
@@ -97,12 +97,12 @@ class CategoryEvidence:
         by_class, _ = self.split(vector)
         off, both = self._is - chance, self.weight * right * (1.0 - right)
         once, size, others = self.weight * right, self.size, self.classes - 1
-        slope = np.concatenate([(self.turned.T @ (once[:, None] * off)).T.ravel() - (by_class @ self.penalty).ravel()])
+        slope = np.concatenate([(self.turned.T @ (once[:, None] * off)).T.ravel() - (by_class * self.penalty).ravel()])
         curve = np.zeros((len(vector), len(vector)))
         for k in range(others):
             for l in range(k, others):
                 each = both * off[:, k] * off[:, l] + once * chance[:, k] * (chance[:, l] - (k == l))
-                block = self.turned.T @ (each[:, None] * self.turned) - (self.penalty if k == l else 0.0)
+                block = self.turned.T @ (each[:, None] * self.turned) - (np.diag(self.penalty) if k == l else 0.0)
                 curve[k * size : (k + 1) * size, l * size : (l + 1) * size] = block
                 curve[l * size : (l + 1) * size, k * size : (k + 1) * size] = block.T
         if self.flips:
@@ -118,7 +118,7 @@ def find_categories(
     """The coefficients, and the share of wrong categories where `local` is ``"label"``; with notes."""
     penalty, notes = design.penalty, tuple[str, ...]()
     if local == "label" and design.ridge == 0:
-        penalty = penalty + STEEPEST**-2 * np.eye(design.size)
+        penalty = penalty + STEEPEST**-2
         notes = (f"coefficients of standardised columns have a weak prior N(0, {STEEPEST:g}²); alpha > 0 is another.",)
     plain = CategoryEvidence(
         design.directions(), design.y.astype(int), np.asarray(design.rows.weight), classes, penalty, flips=False

@@ -70,12 +70,6 @@ def _by_kinks(problem: Regression, vector: np.ndarray) -> Optimum:
     return Optimum(optimum.vector, look.value, look.slope, curve, history, optimum.outcome)
 
 
-def _gathered(problem: Regression, vector: np.ndarray, sums: dict[str, Any]) -> tuple[float, np.ndarray, np.ndarray]:
-    slope, curve = problem.linear.gather(sums)
-    value, more, bend = problem.prior(vector)
-    return sums["value"] + value, slope + more, curve + bend
-
-
 def _rounded(
     problem: Regression, matrix: Any, vector: np.ndarray, width: float
 ) -> tuple[float, np.ndarray, np.ndarray]:
@@ -95,7 +89,7 @@ def _rounded(
         "slope": np.array([total - weight.sum()]),
         "curve": np.array([0.0, 0.0, -total]),
     }
-    return _gathered(problem, vector, sums)
+    return problem.gathered(vector, sums)
 
 
 def _expected(problem: Regression, matrix: Any, vector: np.ndarray) -> np.ndarray:
@@ -111,4 +105,4 @@ def _expected(problem: Regression, matrix: Any, vector: np.ndarray) -> np.ndarra
         "slope": np.zeros(1),
         "curve": np.array([0.0, 0.0, -weight.sum()]),
     }
-    return _gathered(problem, vector, sums)[2]
+    return problem.gathered(vector, sums)[2]

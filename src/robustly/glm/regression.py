@@ -240,23 +240,23 @@ class Regression(ViewProblem):
 
     def prior(self, vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         u, size = vector[: self.design.size], self.design.size
-        slope, curve = np.zeros(len(vector)), np.zeros((len(vector), len(vector)))
-        value = -0.5 * float(u @ self.penalty @ u)
-        slope[:size] = -self.penalty @ u
-        curve[:size, :size] = -self.penalty
+        slope, curve = np.zeros(len(vector)), np.zeros(len(vector))
+        value = -0.5 * float(self.penalty @ u**2)
+        slope[:size] = -self.penalty * u
+        curve[:size] = -self.penalty
         if self.plan.hyperprior is not None and "spread" not in self.plan.held:
             place = size + int(np.flatnonzero(self.linear.free == self.plan.law.names.index("spread"))[0])
             more = self.plan.hyperprior.derivatives(vector[place])
-            value, slope[place], curve[place, place] = value + float(more[0]), more[1], more[2]
+            value, slope[place], curve[place] = value + float(more[0]), more[1], more[2]
         more, rise, bend = log_believed(self.plan.law, self.linear.free, vector[size:])
         slope[size:] += rise
-        curve[np.arange(size, len(vector)), np.arange(size, len(vector))] += bend
+        curve[size:] += bend
         return value + more, slope, curve
 
     @cached_property
     def penalty(self) -> np.ndarray:
-        """Curvature of the pull of the coefficients to zero, in `u`."""
-        return self.design.penalty + self.plan.extra_ridge * np.eye(self.design.size)
+        """Curvature of the pull of the coefficients to zero, along each coordinate of `u`."""
+        return self.design.penalty + self.plan.extra_ridge
 
     def by_row(self, run: Callable[..., Any], vector: np.ndarray, *more: Any) -> Any:
         """What ``run(numbers, row, state, *more)`` of the kernel gives for every row at a vector."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.threads import products_on_one_thread
 from robustly.model.responses import Responses, different_responses
 from robustly.rows.store import Data, Rows
 
@@ -170,7 +171,11 @@ class Design:
     def in_coordinates(self, curve: np.ndarray) -> np.ndarray:
         """A curvature in the coefficients of shifted columns, in `u`."""
         unit = self._units
-        return self.to_shifted.T @ curve @ self.to_shifted if unit is None else curve * unit[:, None] * unit
+        if unit is None:
+            return self.to_shifted.T @ curve @ self.to_shifted
+        found = curve * unit[:, None]
+        found *= unit
+        return found
 
     @cached_property
     def to_coefficients(self) -> np.ndarray:
@@ -222,13 +227,13 @@ class Design:
 
     @cached_property
     def penalty(self) -> np.ndarray:
-        """The ridge's curvature in `u`."""
+        """The ridge's curvature along each coordinate of `u`."""
         unit = self._units
         if unit is None:
-            return np.zeros((self.size, self.size))
+            return np.zeros(self.size)
         own = self.ridge * unit**2
         own[: int(self.intercept)] = 0.0
-        return np.diag(own)
+        return own
 
     @property
     def size(self) -> int:
@@ -257,8 +262,9 @@ class Design:
 
         total = self._wide.map(cross, None).sums["cross"]
         gram = self.in_coordinates(self.spread_of_columns)
-        gram = gram + (self.penalty + 1e-12 * np.eye(len(gram))) / self.rows.total_weight
-        return np.linalg.solve(gram, self.to_shifted.T @ np.asarray(total) / self.rows.total_weight)
+        gram[np.diag_indices_from(gram)] += (self.penalty + 1e-12) / self.rows.total_weight
+        with products_on_one_thread():
+            return np.linalg.solve(gram, self.to_shifted.T @ np.asarray(total) / self.rows.total_weight)
 
     def with_rows(self, rows: Rows) -> Design:
         """The same coordinates with other rows, or other weights."""

@@ -131,8 +131,8 @@ class GroupedRegression(EvidenceProblem):
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
         u, penalty = vector[: self.design.size], self.design.penalty
         slope, curve = sums["slope"][self.kept], sums["curve"][np.ix_(self.kept, self.kept)]
-        slope[: len(u)] -= penalty @ u
-        curve[: len(u), : len(u)] -= penalty
+        slope[: len(u)] -= penalty * u
+        curve[np.arange(len(u)), np.arange(len(u))] -= penalty
         phi = np.arange(len(u), len(u) + len(self.free))
         _, rise, bend = log_believed(self.plan.law, self.free, vector[phi])
         slope[phi] += rise
@@ -142,7 +142,7 @@ class GroupedRegression(EvidenceProblem):
     def log_prior_at(self, vector: np.ndarray) -> float:
         size = self.design.size
         u, phi = vector[:size], vector[size : size + len(self.free)]
-        return -0.5 * float(u @ self.design.penalty @ u) + log_believed(self.plan.law, self.free, phi)[0]
+        return -0.5 * float(self.design.penalty @ u**2) + log_believed(self.plan.law, self.free, phi)[0]
 
     @cached_property
     def base_by_group(self) -> np.ndarray:
@@ -317,7 +317,7 @@ class LinearGroupedRegression(GroupedRegression):
         else:
             whole, rows = sums.products.sum(axis=0), sums.counted.sum()
             xx, xy, yy = whole[:size, :size], whole[:size, -1], whole[-1, -1]
-        u = np.linalg.solve(xx + self.design.penalty + 1e-12 * np.eye(size), xy)
+        u = np.linalg.solve(xx + np.diag(self.design.penalty + 1e-12), xy)
         left = max(float(yy - u @ xy), 1e-300)
         scale, dim = np.sqrt(left / rows), len(self.given.terms)
         held = {name: value for name, value in self.plan.held.items() if name == "scale"}

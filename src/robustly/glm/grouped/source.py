@@ -59,7 +59,7 @@ class GroupSource(GroupJudging):
     def _curves(self) -> list[np.ndarray]:
         found, penalty = [], np.zeros_like(self.found.optimum.curve)
         size = self.problem.design.size
-        penalty[:size, :size] = self.problem.design.penalty
+        penalty[:size, :size] = np.diag(self.problem.design.penalty)
         for group in range(len(self.given.grouping)):
             one = self.problem.on(self.problem.rows.take(slice(group, group + 1)))  # type: ignore[attr-defined]
             curve = one.look(self.found.vector).curve
