@@ -24,6 +24,7 @@ from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved
 from robustly.rows.anywhere import as_stored
+from robustly.rows.groups import Grouping, group_rows
 from robustly.rows.labels import (
     RowLabels,
     as_floats,
@@ -77,9 +78,12 @@ class GLMEstimator(BaseEstimator):
 
         given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
         design = stored_design(X, y, given, intercept=self.fit_intercept, ridge=self.alpha, classes=classes)
+        self._take_names(design)
+        return design
+
+    def _take_names(self, design: Design) -> None:
         self.n_features_in_ = design.width
         self.feature_names_in_ = np.array(design.terms[int(design.intercept) :], dtype=object)
-        return design
 
     def _names_in(self) -> list[str]:
         return [str(name) for name in getattr(self, "feature_names_in_", ())]
@@ -280,8 +284,10 @@ class RowRegressor(RegressorMixin, GLMEstimator):
     ) -> Any:
         refuse_no_response(y)
         family, stored = self._family(), as_stored(X)
-        if groups is not None and (stored is not None or checkpoint is not None):
-            raise DataError("groups= needs rows in memory, and takes no checkpoint.")
+        if groups is not None and checkpoint is not None:
+            raise DataError("a fit with groups= keeps no checkpoint. Leave checkpoint= out.")
+        if stored is not None and groups is not None:
+            return self._fit_stored_groups(stored, y, groups, sample_weight, offset, exposure, trials)
         if stored is not None:
             there = self._stored_design(stored, y, sample_weight, offset, exposure, trials)
             needs = given_by_row(offset=offset, exposure=exposure, trials=trials)
@@ -290,20 +296,33 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         design, labels = self._design(X, response_of(X, y, family), sample_weight, offset, exposure, trials)
         given = given_by_row(offset=offset, exposure=exposure, trials=trials)
         if groups is not None:
-            keep_fit(self, self._fit_groups(design, family, groups, labels))
+            refuse_other_length(len(design), "groups", groups)
+            keep_fit(self, self._fit_groups(design, family, group_rows(groups), labels))
             return self
         keep_fit(self, fit_glm(design, family, needs=given, labels=labels, checkpoint=checkpoint, **self._options()))
         return self
 
-    def _fit_groups(self, design: Design, family: Family, groups: Any, labels: RowLabels) -> Fit:
+    def _fit_stored_groups(
+        self, X: Stored, y: Any, groups: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any
+    ) -> Any:
+        """The same of rows in files, with the names of columns, or columns of the same rows."""
+        from robustly.glm.stored import stored_design_in_groups
+
+        given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
+        design, grouping = stored_design_in_groups(
+            X, y, given, groups, self._family(), intercept=self.fit_intercept, ridge=self.alpha
+        )
+        self._take_names(design)
+        keep_fit(self, self._fit_groups(design, self._family(), grouping, RowLabels()))
+        return self
+
+    def _fit_groups(self, design: Design, family: Family, grouping: Grouping, labels: RowLabels) -> Fit:
         """Rows whose groups have intercepts of their own."""
         from robustly.glm.grouped.design import INTERCEPT, group_design
         from robustly.glm.grouped.fit import fit_grouped
-        from robustly.rows.groups import group_rows
 
         asked = self._options()
-        refuse_other_length(len(design), "groups", groups)
-        given = group_design(design, group_rows(groups), np.ones((len(design), 1)), (INTERCEPT,), ((0, 0),))
+        given = group_design(design, grouping, np.ones((len(design), 1)), (INTERCEPT,), ((0, 0),))
         local = asked.get("local")
         heavy = asked.get("prior", "normal") == "student_t"
         errors = isinstance(family, Normal) and local in ("auto", "dispersion")

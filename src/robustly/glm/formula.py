@@ -156,6 +156,8 @@ def glm(
         na_action=na_action,
     )
     if rows.groups is not None:
+        if checkpoint is not None:
+            raise ModelError("a regression with groups keeps no checkpoint. Leave checkpoint= out.")
         asked = {
             "prior": prior,
             "approx": approx,

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, names
+from robustly.glm.family import Family
 from robustly.glm.formula_bars import take_bars
 from robustly.glm.formula_evaluate import raw_columns, rows_of, words_of
 from robustly.glm.formula_frames import refuse_missing, values_of
@@ -21,13 +22,24 @@ from robustly.glm.formula_nodes import Category, Column, Expression, Learned, co
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
 from robustly.glm.formula_spec import FormulaColumns, Side, factors_of, learn, needed
+from robustly.glm.grouped.design import effects_form
+from robustly.glm.grouped.stored import (
+    GroupedRecipe,
+    sorted_design,
+    stored_effects,
+    stored_group_design,
+    stored_grouping,
+)
 from robustly.glm.named import as_family
 from robustly.glm.predictive import Fitted, GLMPredictive, of_kind
 from robustly.model.linear import Design
 from robustly.model.read_design import DATA, design_of, read_offset, read_response
 from robustly.rows.anywhere import along, rows_from
+from robustly.rows.groups import Grouping
+from robustly.rows.sorted_files import refuse_unsorted
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Layout, Stored, column_as_it_is
+from robustly.rows.streamed import Recipe
 
 # Splines and polynomials of more rows are learned from so many evenly spaced quantiles of their column: a number that all
 # numbers up to 16 divide, so that quantiles at equal steps are among them and the knots are those of all rows.
@@ -80,14 +92,35 @@ def stored_design(
     classes: tuple[Any, ...] = (),
 ) -> Design:
     """The design of columns that are not in memory; `given` has weight, offset, exposure and trials as far as they are."""
+    asked, recipe = _columns_of_design(X, y, given, classes, ())
+    return _design_from(rows_from(asked, Layout(recipe, DATA)), asked[0], intercept, ridge)
+
+
+def stored_design_in_groups(
+    X: Stored, y: Any, given: Mapping[str, Any], groups: Any, family: Family, *, intercept: bool, ridge: float
+) -> tuple[Design, Grouping]:
+    """The same of rows in groups, which are sorted by a column of labels."""
+    refuse_unsorted(X)
+    labels = along(X, groups, "groups")
+    asked, recipe = _columns_of_design(X, y, given, (), (labels,))
+    rows = rows_from(asked, Layout(GroupedRecipe(recipe, family), DATA))
+    design, grouping, _ = sorted_design(
+        rows, stored_grouping(labels), lambda found: _design_from(found, asked[0], intercept, ridge)
+    )
+    return design, grouping
+
+
+def _columns_of_design(
+    X: Stored, y: Any, given: Mapping[str, Any], classes: tuple[Any, ...], taken: Sequence[Stored]
+) -> tuple[list[Stored], DesignRecipe]:
+    """Columns of the matrix, the response and what goes along, and what makes rows of them; `taken` are no columns of the matrix."""
     response = along(X, y, "y")
     beside = {label: along(X, one, label) for label, one in given.items() if one is not None}
-    matrix = X.matrix_beside([response, *beside.values()])
-    recipe = DesignRecipe(tuple(beside), classes)
-    return design_from(rows_from([matrix, response, *beside.values()], Layout(recipe, DATA)), matrix, intercept, ridge)
+    matrix = X.matrix_beside([response, *beside.values(), *taken])
+    return [matrix, response, *beside.values()], DesignRecipe(tuple(beside), classes)
 
 
-def design_from(rows: Rows, matrix: Stored, intercept: bool, ridge: float) -> Design:
+def _design_from(rows: Rows, matrix: Stored, intercept: bool, ridge: float) -> Design:
     return _with_weight(design_of(rows, matrix.listed, intercept=intercept, ridge=ridge))
 
 
@@ -147,33 +180,40 @@ def read_stored_formula(
         if name is not None and not isinstance(name, str):
             raise DataError(f"{label} is an array, but the rows are in {data.where}. Give the name of a column.")
     named = {label: name for label, name in given.items() if name is not None}
-    if take_bars(formula)[1]:
-        raise DataError(
-            f"groups of a formula need rows in memory, and these are in {data.where}. Leave the (… | …) out."
-        )
-    core, parsed, added, offset_forms = parse(formula, there)
-    forms = (parsed.lhs, parsed.rhs, *offset_forms)
-    for form in forms:
-        for name in sorted(needed(form, there)):
-            data.pick(name)  # says so if it is not there
-    reads = sorted(set(named.values()).union(*(needed(form, there) for form in forms)))
+    plain, bars = take_bars(formula)
+    told_apart = {name for bar in bars for name in bar.groups}
+    if bars:
+        refuse_unsorted(data)
+    core, parsed, added, offset_forms = parse(plain, [name for name in there if name not in told_apart])
+    forms = (parsed.lhs, parsed.rhs, *offset_forms, *(effects_form(bar, plain, there)[1] for bar in bars))
+    for name in sorted(told_apart.union(*(needed(form, there) for form in forms))):
+        data.pick(name)  # says so if it is not there
+    reads = sorted(told_apart.union(named.values(), *(needed(form, there) for form in forms)))
     frame = data.pick(tuple(reads), framed=True)
     factors = [pair for form in forms for pair in factors_of(form, there).items()]
     states, levels, first = _learned(frame, factors)
     chosen = as_family(family)
     left = learn(parsed.lhs, first, states, levels)
-    _, classes = read_left(left, first, formula.split("~")[0].strip(), chosen)
+    _, classes = read_left(left, first, plain.split("~")[0].strip(), chosen)
     right = learn(parsed.rhs, first, states, levels)
     offsets = tuple(learn_offset(form, first, text, states) for form, text in zip(offset_forms, added))
     kept = {label: name for label, name in named.items() if label != "weights"}
     columns = FormulaColumns(core, tuple(added), right.side, offsets, classes, kept)
     labels = {"weight" if label == "weights" else label: name for label, name in named.items()}
-    rows = rows_from([frame], Layout(FormulaRecipe(columns, left.side, labels), DATA))
+    recipe: Recipe = FormulaRecipe(columns, left.side, labels)
     terms = [name for name in right.side.columns if name != "Intercept"]
-    design = _with_weight(design_of(rows, terms, intercept=columns.intercept, ridge=alpha))
-    if classes:
-        design = replace(design, notes=(f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.', *design.notes))
-    return FormulaRows(design, chosen, columns)
+    told = (f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.',) if classes else ()
+
+    def designed(rows: Rows) -> Design:
+        design = _with_weight(design_of(rows, terms, intercept=columns.intercept, ridge=alpha))
+        return replace(design, notes=(*told, *design.notes)) if told else design
+
+    if not bars:
+        return FormulaRows(designed(rows_from([frame], Layout(recipe, DATA))), chosen, columns)
+    effects = stored_effects(bars, frame, plain, there, lambda form: learn(form, first, states, levels))
+    rows = rows_from([frame], Layout(GroupedRecipe(recipe, chosen, effects.columns), DATA))
+    design, groups = stored_group_design(rows, effects, designed)
+    return FormulaRows(design, chosen, columns, groups, effects.columns)
 
 
 def _as_frame(frame: pd.DataFrame) -> tuple[Data, None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -159,7 +160,7 @@ class ArrayRows(Rows):
         if first:
             may_have_compiled()
         side_by_side = len(places) >= 4 and THREADS > 1 and not in_pool()
-        numbers = sum(array.size for array in self.data) // max(1, len(places))
+        numbers = sum(math.prod(array.shape) for array in self.data) // max(1, len(places))
         with products_on_one_thread() if side_by_side or numbers < MANY_NUMBERS else contextlib.nullcontext():
             if not side_by_side:
                 yield from map(run, places)

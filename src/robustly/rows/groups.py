@@ -30,6 +30,8 @@ class Grouping:
     order: np.ndarray
     starts: np.ndarray
     """One more than there are groups: the last entry is the number of rows."""
+    is_sorted: bool = False
+    """Whether rows are kept in the order of their groups; `order` then says where they stood in the data."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -44,6 +46,14 @@ class Grouping:
         found = np.empty(len(self.order), dtype=int)
         found[self.order] = np.repeat(np.arange(len(self)), self.sizes)
         return found
+
+    def kept_at(self, rows: slice) -> Any:
+        """Where rows are kept, by their places in the order of the groups."""
+        return rows if self.is_sorted else self.order[rows]
+
+    def in_data_order(self, kept: np.ndarray) -> np.ndarray:
+        """Values in the order in which rows are kept, in the order of the data."""
+        return self.to_rows(kept) if self.is_sorted else kept
 
     def to_rows(self, sorted_values: np.ndarray) -> np.ndarray:
         """Values in the order of the groups, back in the order of the data."""
@@ -70,10 +80,14 @@ def group_rows(values: Any, name: str = "groups") -> Grouping:
         raise DataError(
             f'the groups "{name}" hold values that cannot be told apart ({error}). Name groups by numbers or texts.'
         ) from None
+    return grouping_of(codes, [one.item() if isinstance(one, np.generic) else one for one in labels], name)
+
+
+def grouping_of(codes: np.ndarray, labels: list[Any], name: str) -> Grouping:
+    """Rows by the numbers of their groups."""
     order = np.argsort(codes, kind="stable")
     starts = np.concatenate([[0], np.cumsum(np.bincount(codes, minlength=len(labels)))])
-    plain = [one.item() if isinstance(one, np.generic) else one for one in labels]
-    return Grouping(name, plain, order, starts)
+    return Grouping(name, labels, order, starts)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +133,9 @@ class GroupRows(ArrayRows):
 
 
 def rows_in_groups(data: Data, grouping: Grouping, labels: tuple[str, ...] = ()) -> GroupRows:
-    """Arrays with one entry a row, sorted into groups; every group counts once."""
+    """Arrays with one entry a row, as rows are kept, sorted into groups; every group counts once."""
     return GroupRows(
-        tuple(_by_group(array, grouping.order) for array in data),
+        tuple(_by_group(array, grouping) for array in data),
         np.ones(len(grouping)),
         labels=labels,
         starts=np.asarray(grouping.starts),
@@ -134,9 +148,9 @@ def one_if_constant(array: np.ndarray) -> np.ndarray:
     return np.broadcast_to(array[:1].copy(), array.shape) if same else array
 
 
-def _by_group(array: np.ndarray, order: np.ndarray) -> np.ndarray:
+def _by_group(array: np.ndarray, grouping: Grouping) -> np.ndarray:
     slim = one_if_constant(array)
-    return slim[order] if slim is array else slim
+    return slim[grouping.order] if slim is array and not grouping.is_sorted else slim
 
 
 # Cells that may be filled in: so many for every row, and so many in any case.

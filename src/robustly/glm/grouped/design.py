@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from robustly.errors import DataError, ModelError, names
 from robustly.glm.formula_bars import Bar
 from robustly.glm.formula_frames import refuse_missing
 from robustly.glm.formula_parse import parse
-from robustly.glm.formula_spec import FormulaColumns, factors_of, learn, needed, refuse_not_computable
+from robustly.glm.formula_spec import FormulaColumns, Learnt, factors_of, learn, needed, refuse_not_computable
 from robustly.glm.grouped.plan import GroupDesign, InnerGroups
 from robustly.model.linear import Design
 from robustly.rows.groups import Grouping, group_rows, one_if_constant
@@ -79,27 +79,63 @@ def read_groups_of(
         for name in bar.groups:
             if name not in frame.columns:
                 refuse_missing(frame, [name])
-    grouping, inner = _levels(bars, frame)
+    found = [group_rows(group_labels(frame, one), ":".join(one)) for one in grouping_columns(bars)]
+
+    def learnt(form: Any) -> Learnt:
+        refuse_missing(frame, needed(form, there))
+        refuse_not_computable([*factors_of(form, there).items()], frame)
+        return learn(form, frame)
+
+    effects = read_effects(bars, found, formula, there, learnt)
+    return effects.design_of(design, np.ascontiguousarray(np.concatenate(effects.blocks, axis=1))), effects.columns
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """What the bars of a formula say of groups that have been read."""
+
+    grouping: Grouping
+    inner: Grouping | None
+    columns: EffectColumns
+    blocks: list[np.ndarray]
+    """The columns of each bar's effects, of the rows by which it was learnt."""
+    terms: list[tuple[str, str]]
+    """Group and column of every effect."""
+    entries: list[tuple[int, int]]
+
+    def design_of(self, design: Design, columns: np.ndarray) -> GroupDesign:
+        """The groups with a design and columns of the effects, both in the order in which rows are kept."""
+        given = group_design(design, self.grouping, columns, tuple(term for _, term in self.terms), tuple(self.entries))
+        if self.inner is None:
+            return given
+        first = sum(group == self.grouping.name for group, _ in self.terms)
+        return replace(given, inner=InnerGroups(self.inner.name, self.inner.labels, self.inner.of_row, first))
+
+
+def read_effects(
+    bars: Sequence[Bar],
+    found: Sequence[Grouping],
+    formula: str,
+    there: Sequence[str],
+    learnt: Callable[[Any], Learnt],
+) -> Effects:
+    """The effects of a formula's bars, whose groups have been found; ``learnt(form)`` learns the columns of one bar."""
+    grouping, inner = _levels(found)
     # Effects of the units come first, those of groups within them after.
     ordered = sorted(bars, key=lambda bar: bar.name != grouping.name)
     parts: list[FormulaColumns] = []
     blocks: list[np.ndarray] = []
     terms: list[tuple[str, str]] = []
     entries: list[tuple[int, int]] = []
-    response = formula.split("~")[0].strip()
     for bar in ordered:
-        core, parsed, added, _ = parse(f"{response} ~ {bar.effects}", there)
-        if added:
-            raise ModelError(f"({bar.effects} | {bar.name}) holds an offset; write it outside of the bar.")
-        refuse_missing(frame, needed(parsed.rhs, there))
-        refuse_not_computable([*factors_of(parsed.rhs, there).items()], frame)
-        learnt = learn(parsed.rhs, frame)
-        if not learnt.side.columns:
+        core, form = effects_form(bar, formula, there)
+        side = learnt(form)
+        if not side.side.columns:
             raise ModelError(f"the bar of {bar.name} has no effects. Write (1 | {bar.name}).")
         first = len(terms)
-        terms += [(bar.name, column) for column in learnt.side.columns]
-        blocks.append(learnt.matrix)
-        parts.append(FormulaColumns(core, (), learnt.side, (), (), {}))
+        terms += [(bar.name, column) for column in side.side.columns]
+        blocks.append(side.matrix)
+        parts.append(FormulaColumns(core, (), side.side, (), (), {}))
         entries += [(a, b) for a in range(first, len(terms)) for b in range(first, a + 1) if bar.correlated or a == b]
     doubled = sorted({term for term in terms if terms.count(term) > 1})
     if doubled:
@@ -108,13 +144,17 @@ def read_groups_of(
             f'the effect "{term}" of "{group}" is there twice. A bar has an intercept unless it says 0: write '
             f"(1 | {group}) + (0 + x | {group})."
         )
-    columns = np.ascontiguousarray(np.concatenate(blocks, axis=1))
-    given = group_design(design, grouping, columns, tuple(term for _, term in terms), tuple(entries))
-    if inner is not None:
-        first = sum(group == grouping.name for group, _ in terms)
-        given = replace(given, inner=InnerGroups(inner.name, inner.labels, inner.of_row, first))
     groups = {bar.name: bar.groups for bar in bars}
-    return given, EffectColumns(groups[grouping.name], tuple(parts), () if inner is None else groups[inner.name])
+    columns = EffectColumns(groups[grouping.name], tuple(parts), () if inner is None else groups[inner.name])
+    return Effects(grouping, inner, columns, blocks, terms, entries)
+
+
+def effects_form(bar: Bar, formula: str, there: Sequence[str]) -> tuple[str, Any]:
+    """The formula of a bar's effects, and its parsed right side."""
+    core, parsed, added, _ = parse(f"{formula.split('~')[0].strip()} ~ {bar.effects}", list(there))
+    if added:
+        raise ModelError(f"({bar.effects} | {bar.name}) holds an offset; write it outside of the bar.")
+    return core, parsed.rhs
 
 
 def group_design(
@@ -135,15 +175,19 @@ def group_design(
     return GroupDesign(design, grouping, one_if_constant(columns / sizes), sizes, terms, entries)
 
 
-def _levels(bars: Sequence[Bar], frame: pd.DataFrame) -> tuple[Grouping, Grouping | None]:
-    """The groups that are units, and the groups within them if there are; their rows in the order of both."""
+def grouping_columns(bars: Sequence[Bar]) -> list[tuple[str, ...]]:
+    """The columns that tell groups apart, of every level."""
     different = list(dict.fromkeys(bar.groups for bar in bars))
     if len(different) > 2:
         raise ModelError(
             f"there are effects of {names(':'.join(one) for one in different)}. Two levels are integrated, groups and groups "
             "within them: leave one out, or make it a factor of the formula."
         )
-    found = [group_rows(group_labels(frame, one), ":".join(one)) for one in different]
+    return different
+
+
+def _levels(found: Sequence[Grouping]) -> tuple[Grouping, Grouping | None]:
+    """The groups that are units, and the groups within them if there are; their rows in the order of both."""
     if len(found) == 1:
         return found[0], None
     crossed = pd.DataFrame({"a": found[0].of_row, "b": found[1].of_row}).drop_duplicates()

@@ -85,10 +85,10 @@ class GroupJudging(GroupPosteriors):
         law = self.problem.plan.law
         if law.local == "dispersion":
             # Heavy-tailed rows are judged by a normal core that rows far out had no part in.
-            away = (self.given.design.y - predictor) / self._fitted.shared["scale"]
+            away = (self.given.response - predictor) / self._fitted.shared["scale"]
             core = find_core(lambda stretch: -np.log(stretch) - 0.5 * np.square(away / stretch))
             return 2.0 * ndtr(-np.abs(away) / core.stretch)
-        return law.tail_probabilities(self.given.design.y, predictor, self._fitted.shared, lambda: (strictly, below))
+        return law.tail_probabilities(self.given.response, predictor, self._fitted.shared, lambda: (strictly, below))
 
     def pit(self) -> tuple[np.ndarray, np.ndarray]:
         _, strictly, below = self._given_others

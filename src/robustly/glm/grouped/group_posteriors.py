@@ -142,7 +142,7 @@ class GroupPosteriors(Source):
         return abs(float(finer.evidence_at(self.found.vector).sum()) - self.found.log_likelihood)
 
     def observed(self) -> dict[str, np.ndarray]:
-        return {"y": np.asarray(self.given.design.y)}
+        return {"y": self.given.response}
 
     @property
     def _fitted(self) -> Fitted:

@@ -122,4 +122,4 @@ class LinearSource(GroupSource):
         return np.linalg.solve(whole - own, slope[:, kept][..., None])[..., 0]
 
     def observed(self) -> dict[str, Any]:
-        return {"y": np.asarray(self.given.design.y)}
+        return {"y": self.given.response}

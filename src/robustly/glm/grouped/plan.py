@@ -44,14 +44,14 @@ class TurnedRows:
     """
 
     design: Design
-    order: np.ndarray
+    grouping: Grouping
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.order), self.design.size
+        return len(self.design), self.design.size
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        return self.design.turned(self.design.matrix[self.order[rows]])
+        return self.design.turned(self.design.matrix[self.grouping.kept_at(rows)])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         found = np.empty(self.shape)
@@ -68,7 +68,7 @@ class GroupDesign:
     design: Design
     grouping: Grouping
     columns: np.ndarray
-    """Of the effects, by row, in the order of the data, each divided by its size."""
+    """Of the effects, by row, in the order in which rows are kept, each divided by its size."""
     sizes: np.ndarray
     """The columns' root mean squares."""
     terms: tuple[str, ...]
@@ -91,17 +91,22 @@ class GroupDesign:
         """All effects of the groups that an effect belongs to."""
         return range(self.outer) if term < self.outer else range(self.outer, len(self.terms))
 
+    @property
+    def response(self) -> np.ndarray:
+        """Of every row, in the order of the data."""
+        return self.grouping.in_data_order(np.asarray(self.design.y))
+
     @cached_property
     def rows(self) -> GroupRows:
         give_back()
         design, inner = self.design, self.inner
         by_row = [np.broadcast_to(part, len(design)) for part in (design.offset, design.y, design.trials)]
-        within = () if inner is None else (inner.of_row,)
-        others = rows_in_groups((*by_row, self.columns, design.rows.weight, *within), self.grouping)
-        directions = TurnedRows(design, self.grouping.order)
+        others = rows_in_groups((*by_row, self.columns, design.rows.weight), self.grouping)
+        directions = TurnedRows(design, self.grouping)
+        within = () if inner is None else (inner.of_row[self.grouping.order],)
         labels = ("u", "offset", "y", "trials", "z", "weight", *("inner" for _ in within))
         chunk = CHUNK_ROWS if inner is None else NESTED_CHUNK
-        return replace(others, data=(directions, *others.data), labels=labels, chunk_rows=chunk)
+        return replace(others, data=(directions, *others.data, *within), labels=labels, chunk_rows=chunk)
 
     @cached_property
     def sums(self) -> GroupSums | NestedSums:
@@ -130,12 +135,12 @@ class GroupDesign:
 
     def _told_between(self, effects: np.ndarray, starts: np.ndarray) -> np.ndarray:
         """Which columns are combinations of the effects' columns within each group."""
-        design, order, first = self.design, self.grouping.order, 0
+        design, first = self.design, 0
         between = np.ones(len(design.terms), dtype=bool)
         while first < len(starts) - 1:
             last = max(first + 1, int(np.searchsorted(starts, starts[first] + CHUNK_ROWS, side="right")) - 1)
             rows = slice(starts[first], starts[last])
-            plain, size = design.matrix[order[rows]], len(design.terms)
+            plain, size = design.matrix[self.grouping.kept_at(rows)], len(design.terms)
             constant = [np.ones((len(plain), 1))] if design.intercept else []
             part = np.concatenate([*constant, plain, effects[rows]], axis=1)
             sums = sums_by_group(part, part, starts[first : last + 1] - starts[first])
