@@ -45,7 +45,7 @@ def test_slopes_and_curvatures_are_those_of_autodiff(rng, flips):
 
     X, codes = rng.normal(size=(40, 3)), rng.integers(0, 4, 40)
     weight, vector = rng.uniform(0.5, 2, 40), rng.normal(size=9 + flips)
-    written = CategoryEvidence(X, codes, weight, 4, 0.3 * np.eye(3), flips)
+    written = CategoryEvidence(X, codes, weight, 4, np.full(3, 0.3), flips)
 
     def objective(v):
         w = v[:9].reshape(3, 3)
