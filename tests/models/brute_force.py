@@ -23,6 +23,7 @@ LINE = 3001
 SQUARE = 201
 # A slope below which a search is at a top: scipy says "precision loss" of most that end there.
 ENDED = 1e-4
+ROUNDS = 3
 
 
 class BruteForce:
@@ -146,13 +147,17 @@ class BruteForce:
             (value, _), slope = self.with_slope(jnp.asarray(v))
             return (-float(value), -np.asarray(slope)) if np.isfinite(value) else (1e10, np.zeros_like(v))
 
-        off = begin + 0.1 * rng.normal(size=begin.shape)
-        found = optimize.minimize(minus, off, jac=True, method="BFGS")
-        if not found.success and np.max(np.abs(found.jac)) > ENDED:
+        found = optimize.minimize(minus, begin + 0.1 * rng.normal(size=begin.shape), jac=True, method="BFGS")
+        for _ in range(ROUNDS):
+            if np.max(np.abs(found.jac)) <= ENDED:
+                break
             # Where the objective has corners, slopes lead astray; a simplex does not ask for any.
-            options = {"maxiter": 200 * len(off), "xatol": 1e-6, "fatol": 1e-9}
-            again = optimize.minimize(lambda v: minus(v)[0], found.x, method="Nelder-Mead", options=options)
-            found = min(found, again, key=lambda one: one.fun)
+            options = {"maxiter": 200 * len(begin), "xatol": 1e-6, "fatol": 1e-9}
+            simplex = optimize.minimize(lambda v: minus(v)[0], found.x, method="Nelder-Mead", options=options)
+            again = optimize.minimize(minus, simplex.x, jac=True, method="BFGS")
+            if again.fun > found.fun - 1e-9:
+                break
+            found = again
         return -float(found.fun), {n: np.asarray(v) for n, v in self._natural(jnp.asarray(found.x)).items()}
 
     def _natural(self, v: Any) -> dict[str, Any]:
