@@ -20,7 +20,8 @@ def sentences(fit: Any, fdr: float = 0.05) -> list[str]:
     """The findings in a few sentences."""
     said = []
     for site, law in fit.hyperparameters.items():
-        heavy = f"{law['dof']:.2g} degrees of freedom" if np.isfinite(law["dof"]) else "normal tails"
+        digits = 2 if law["dof"] < 10 else 0
+        heavy = f"{law['dof']:.{digits}f} degrees of freedom" if np.isfinite(law["dof"]) else "normal tails"
         said.append(f"The disturbance “{site}” has {heavy} and scale {law['scale']:.3g}.")
     gain = fit.log_likelihood - fit.classical_log_likelihood
     error = f" (± {fit.log_likelihood_error:.2f})" if fit.log_likelihood_error > 0 else ""
