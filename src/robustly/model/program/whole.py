@@ -21,7 +21,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from numpyro.distributions import Distribution, biject_to
-from numpyro.distributions.distribution import Independent
 
 from robustly.errors import LocalizeError, names
 from robustly.model.parameters import Theta
@@ -32,6 +31,7 @@ from robustly.model.program.dependences import only_first_reached, traced_leaves
 from robustly.model.program.lifted import Lifted, Reading, has_same_priors, lift
 from robustly.model.program.read import Program
 from robustly.model.program.request import Ask, Request
+from robustly.model.program.row_axis import RowAxis
 from robustly.model.program.sites import choose_plate, latent_grid, local_size, observed_sites, samples, sort_sites
 from robustly.model.program.trace import (
     ROWS,
@@ -41,7 +41,6 @@ from robustly.model.program.trace import (
     inside,
     run_program,
     site_log_prob,
-    site_log_probs,
     stand_in_rows,
 )
 from robustly.model.row import RowModel
@@ -100,7 +99,7 @@ class WholeProgram(Program):
         """Every observed site must have a density by row."""
         for name, site in observed_sites(full).items():
             if inside(site, self.plate):
-                self._by_row_probs(name, site)
+                self._axis.log_probs(name, site)
 
     def _own_rows(self, full: Trace) -> tuple[str, ...]:
         """Without a plate, latent sites as long as the rows, of which each row sees its own entry only."""
@@ -122,7 +121,7 @@ class WholeProgram(Program):
             trace = run_program(
                 self.request.model, args, kwargs, values={name: value}, key=fixed_key(), along=self.along
             )
-            return sum(self._by_row_probs(other, trace[other]) for other in observed)
+            return sum(self._axis.log_probs(other, trace[other]) for other in observed)
 
         slopes = np.asarray(jax.jacfwd(densities)(value + 0.1)).reshape(self.row_count, self.row_count, -1)
         return bool(np.all(slopes[~np.eye(self.row_count, dtype=bool)] == 0.0))
@@ -134,23 +133,19 @@ class WholeProgram(Program):
             if name in self.along and not inside(site, self.plate):
                 stand_in_rows(found, (name,))
             if inside(found[name], self.plate):
-                value, axis = jnp.asarray(site["value"]), self._value_axis(found[name])
+                value, axis = jnp.asarray(site["value"]), self._axis.of_value(found[name])
                 if 0 <= axis < value.ndim and value.shape[axis] == self.row_count:
                     found[name] = {**found[name], "value": jax.lax.slice_in_dim(value, 0, 1, axis=axis)}
         return found
 
-    def _value_axis(self, site: Site) -> int:
-        """Which axis of a site's value counts rows."""
-        return max(int(jnp.ndim(site["value"]) - len(site["fn"].event_shape) + self._row_dim(site)), 0)
-
-    def _row_dim(self, site: Site) -> int:
-        """Which axis of a site's batch counts rows, from the right."""
-        return int(next(frame.dim for frame in site["cond_indep_stack"] if frame.name == self.plate))
+    @property
+    def _axis(self) -> RowAxis:
+        return RowAxis(self.plate, self.row_count)
 
     def _whole_shape(self, name: str) -> tuple[int, ...]:
         shape, site = list(jnp.shape(self.trace[name]["value"])), self.trace[name]
         if inside(site, self.plate):
-            shape[self._value_axis(site)] = self.row_count
+            shape[self._axis.of_value(site)] = self.row_count
         return tuple(shape)
 
     def _by_row_arguments(self, site: str) -> set[str]:
@@ -235,41 +230,17 @@ class WholeProgram(Program):
         return reading.entry(leaves, index, None)
 
     def log_prob(self, site: Site) -> Any:
-        return self._by_row_probs(site["name"], site) if inside(site, self.plate) else site_log_prob(site)
-
-    def _by_row_probs(self, name: str, site: Site) -> Any:
-        dim = self._row_dim(site)
-        logs, fn = site_log_probs(site), site["fn"]
-        while jnp.ndim(logs) < -dim and isinstance(fn, Independent):
-            fn = fn.base_dist
-            logs = site_log_probs({**site, "fn": fn})
-        if jnp.ndim(logs) < -dim:
-            kind = type(hyper.core(fn)[0]).__name__
-            raise LocalizeError(
-                f'rows are not independent at site "{name}": its {kind} has one density for all of them together. '
-                "Only a likelihood that is a product over rows can be localized; for time series see rb.series."
-            )
-        return self._sum_to_rows(logs, jnp.ndim(logs) + dim)
-
-    def _sum_to_rows(self, array: Any, axis: int) -> Any:
-        found = jnp.sum(array, axis=tuple(k for k in range(jnp.ndim(array)) if k != axis))
-        return jnp.broadcast_to(found, (self.row_count,))
+        return self._axis.log_probs(site["name"], site) if inside(site, self.plate) else site_log_prob(site)
 
     def by_row(self, site: Site, array: Any) -> Any:
-        array = jnp.asarray(array, dtype=float)
-        # What is drawn alike for all rows may have no axis for them.
-        axis = len(site["fn"].batch_shape) + self._row_dim(site) if inside(site, self.plate) else -1
-        if axis < 0 or axis >= array.ndim:
-            return jnp.broadcast_to(array, (self.row_count, *array.shape))
-        array = jnp.moveaxis(array, axis, 0)
-        return jnp.broadcast_to(array, (self.row_count, *array.shape[1:]))
+        return self._axis.entries(site, array)
 
     def draw(self, row: Any, theta: Mapping[str, Any], key: Any, wanted: Sequence[str]) -> dict[str, Any]:
         trace = self.trace_row(row, self.shared_values(theta), theta, key=key, draw=True)
         found = {}
         for name in wanted:
             value, by_row = trace[name]["value"], inside(trace[name], self.plate)
-            found[name] = jnp.moveaxis(value, self._value_axis(trace[name]), 0)[row[0]] if by_row else value
+            found[name] = jnp.moveaxis(value, self._axis.of_value(trace[name]), 0)[row[0]] if by_row else value
         return found
 
     def called_with(self, arguments: Arguments, is_row: tuple[bool, ...], unobserved: tuple[str, ...] = ()) -> Program:
@@ -321,8 +292,8 @@ class WholeProgram(Program):
     def _place(self, name: str, prior: Distribution, part: Any, shape: tuple[int, ...]) -> hyper.Placed:
         if name not in self.in_rows:
             return hyper.place(prior, part, shape)
-        axis = self._value_axis(self.trace[name])
-        return hyper.place(prior, part, shape, self._whole_shape(name), lambda a: self._sum_to_rows(a, axis))
+        axis = self._axis.of_value(self.trace[name])
+        return hyper.place(prior, part, shape, self._whole_shape(name), lambda a: self._axis.sums(a, axis))
 
     def _transform(self, u: Array, theta: Theta, row: Any) -> tuple[Any, Any]:
         rest = {**self.site_values((*self.sites.filled, *self.sites.discrete)), **self.shared_values(theta)}
@@ -336,7 +307,7 @@ class WholeProgram(Program):
                 setters, placed = self._setters(u)
                 run({**rest, **self.shared_values(theta), **setters}, theta)
                 own = {
-                    name: jnp.moveaxis(placed[name].value, self._value_axis(self.trace[name]), 0)
+                    name: jnp.moveaxis(placed[name].value, self._axis.of_value(self.trace[name]), 0)
                     for name in self.in_rows
                 }
                 return own, sum((at.log_volume for at in placed.values()), jnp.zeros(()))
@@ -448,5 +419,5 @@ class WholeProgram(Program):
             )
 
     def _entry(self, name: str, value: Any, index: Any) -> Any:
-        axis = self._value_axis(self.trace[name])
+        axis = self._axis.of_value(self.trace[name])
         return jax.lax.dynamic_slice_in_dim(value, index, 1, axis)
