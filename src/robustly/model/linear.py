@@ -119,7 +119,7 @@ class Design:
 
     @cached_property
     def _moments(self) -> dict[str, np.ndarray]:
-        """Sums of the columns around a first idea of their centre, and how far from it they reach."""
+        """Sums of the columns around a first idea of their centre, and the largest distances from it."""
         if self.sparse or not self.intercept:
             return self._moments_around(np.zeros(self.width))
         with np.errstate(over="ignore", invalid="ignore"):
@@ -139,7 +139,7 @@ class Design:
             sums = {"gram": self.gram(matrix, weight)}
             if not self.sparse:
                 furthest = np.maximum(matrix.max(axis=0), -matrix.min(axis=0))
-                sums |= {"max reach": furthest, "max weight": weight.max()}
+                sums |= {"max distance": furthest, "max weight": weight.max()}
             return (sums | {"first": weight @ matrix} if shifts else sums), {}, None
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -243,12 +243,12 @@ class Design:
 
     @property
     def _most_leverage(self) -> float:
-        """More than any row's leverage, times the weight of all: told by how far columns reach, without a look at the rows."""
+        """More than any row's leverage, times the weight of all: told by how far out columns go, without a look at the rows."""
         if self.sparse:
             return np.inf
-        reach = self._moments["max reach"] + np.abs(self._moments["idea"] - self.centre)
+        furthest = self._moments["max distance"] + np.abs(self._moments["idea"] - self.centre)
         sizes = np.linalg.norm(self.to_shifted, axis=1)
-        norm = sizes[0] + reach @ sizes[1:] if self.intercept else reach @ sizes
+        norm = sizes[0] + furthest @ sizes[1:] if self.intercept else furthest @ sizes
         return float(self._moments["max weight"] * norm**2)
 
     def determined_by(self, row: int) -> list[str]:
