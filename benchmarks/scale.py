@@ -2,7 +2,8 @@
 
 ``python benchmarks/scale.py disk --rows 1e7`` makes a Parquet set (deleted after), fits it in memory and from disk, each in a
 process of its own, and writes ``results/scale_disk.json``. ``… cluster --rows 5e6`` compares one process with two workers whose
-rows only ever exist there. ``… kills`` kills fits at random moments and compares their answers. Ratios are within one run.
+rows only ever exist there. ``… kills`` kills fits at random moments and compares their answers. ``… topics --rows 4e5`` fits
+documents whose counts are larger than the memory that is allowed. Ratios are within one run.
 """
 
 from __future__ import annotations
@@ -171,6 +172,62 @@ def cluster(rows: int, partitions: int, turns_taken: int) -> dict:
     }
 
 
+TOPICS, VOCABULARY = 10, 20_000
+
+
+def write_documents(path: Path, documents: int, words: int) -> int:
+    """Documents of some `words` words each in the lda-c format, about one of the topics each; how many pairs there are."""
+    rng = np.random.default_rng(0)
+    pairs, each = 0, VOCABULARY // TOPICS
+    with path.open("w") as stream:
+        for _ in range(0, documents, 1000):
+            # Words of a topic are used as words are: the second half as often as the first, and so on.
+            drawn = np.minimum(rng.pareto(0.8, (1000, words)) * 40, each - 1).astype(int)
+            drawn = np.sort(drawn + each * rng.integers(0, TOPICS, 1000)[:, None], axis=1)
+            for one in drawn:
+                ids, counts = np.unique(one, return_counts=True)
+                pairs += len(ids)
+                stream.write(f"{len(ids)} " + " ".join(map("{}:{}".format, ids.tolist(), counts.tolist())) + "\n")
+    return pairs
+
+
+def topics_child(path: str) -> dict:
+    """Topics of documents on disk, with time and memory."""
+    from robustly.topics import RobustLDA, on_disk
+
+    before = resident()
+    began = time.process_time()
+    corpus = on_disk(path, n_words=VOCABULARY)
+    read = time.process_time() - began
+    model = RobustLDA(TOPICS, random_state=0, max_iter=3, tol=0.0, draws=2).fit(corpus)
+    own = np.asarray(model.components_).reshape(TOPICS, TOPICS, -1).sum(axis=2)
+    return {
+        "CPU seconds of reading": read,
+        "CPU seconds of fitting": time.process_time() - began - read,
+        "resident MB": resident(),
+        "resident MB before": before,
+        "share of each topic's mass on its own block of words": np.sort(
+            (own / own.sum(1, keepdims=True)).max(1)
+        ).tolist(),
+    }
+
+
+def topics(documents: int, limit: float) -> dict:
+    """Documents whose counts alone are larger than the memory that a fit may take beyond what the package takes when loaded."""
+    folder = Path(tempfile.mkdtemp(prefix="robustly-topics-"))
+    try:
+        pairs = write_documents(folder / "documents.lda-c", documents, 180)
+        found = {"documents": documents, "pairs": pairs, "limit MB": limit}
+        found["MB of text"] = (folder / "documents.lda-c").stat().st_size / 2**20
+        found["MB of counts in memory"] = pairs * (8 + 4) / 2**20
+        found |= run_child("topics", str(folder / "documents.lda-c"))
+    finally:
+        shutil.rmtree(folder)
+    if found["resident MB"] > limit:
+        raise SystemExit(f"{found['resident MB']:.0f} MB were resident, and {limit:.0f} were allowed: {found}")
+    return found
+
+
 KILLED = """
 import sys, json
 import robustly as rb
@@ -224,26 +281,29 @@ def kills(count: int, rows: int) -> dict:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=["disk", "cluster", "kills", "child"])
+    parser.add_argument("what", choices=["disk", "cluster", "kills", "topics", "child"])
     parser.add_argument("words", nargs="*")
     parser.add_argument("--rows", type=float, default=1e6)
     parser.add_argument("--models", nargs="+", default=["linear", "poisson"])
     parser.add_argument("--partitions", type=int, default=20)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--count", type=int, default=20)
+    parser.add_argument("--limit", type=float, default=700.0, help="MB that a fit of topics may have resident")
     parser.add_argument("--disk-only", action="store_true", help="no fit in memory to compare with")
     given = parser.parse_args()
     if given.what == "child":
-        print(json.dumps(child(*given.words)))
+        print(json.dumps(topics_child(*given.words[1:]) if given.words[0] == "topics" else child(*given.words)))
         return
     if given.what == "disk":
         found = disk(int(given.rows), given.models, not given.disk_only)
     elif given.what == "cluster":
         found = cluster(int(given.rows), given.partitions, given.turns)
+    elif given.what == "topics":
+        found = topics(int(given.rows), given.limit)
     else:
         found = kills(given.count, int(given.rows))
     found["load when done"] = os.getloadavg()[0]
-    name = f"scale_{given.what}{'' if given.what == 'kills' else f'_{int(given.rows):.0e}'.replace('+0', '')}.json"
+    name = f"scale_{given.what}{'' if given.what in ('kills', 'topics') else f'_{int(given.rows):.0e}'.replace('+0', '')}.json"
     (RESULTS / name).write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 

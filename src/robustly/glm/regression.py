@@ -226,8 +226,8 @@ class Regression(ViewProblem):
             return family.constant_base * self.rows.total_weight
         known = self.design.__dict__.setdefault("_bases", {})
         if family not in known:
-            alone = self.design.without_columns
-            rows = self.rows if alone is None else alone.cut_into(self.chunk)
+            bare = self.design.without_columns
+            rows = self.rows if bare is None else bare.cut_into(self.chunk)
             known[family] = float(rows.map(self._base_pass, None).sums["base"])
         return known[family]
 

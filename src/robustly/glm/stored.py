@@ -95,8 +95,8 @@ def stored_design(
     asked, recipe = _columns_of_design(X, y, given, classes, ())
     design = _design_from(rows_from(asked, Layout(recipe, DATA)), asked[0], intercept, ridge)
     some = [place for place, label in enumerate(recipe.also) if label in ("weight", "trials")]
-    alone = ResponseRecipe(DesignRecipe(tuple(recipe.also[place] for place in some), classes))
-    return _with_responses(design, [asked[1], *(asked[2 + place] for place in some)], alone)
+    bare = ResponseRecipe(DesignRecipe(tuple(recipe.also[place] for place in some), classes))
+    return _with_responses(design, [asked[1], *(asked[2 + place] for place in some)], bare)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class ResponseRecipe:
 
 
 def _with_responses(design: Design, asked: Sequence[Stored], recipe: Recipe) -> Design:
-    """The same design, with a store of its responses alone; on a cluster, where all is in memory, nothing is spared by it."""
+    """The same design, with a store of nothing but its responses; on a cluster, where all is in memory, nothing is spared by it."""
     if not isinstance(design.rows, StreamedRows):
         return design
     return replace(design, without_columns=rows_from(asked, Layout(recipe, DATA)))
@@ -175,13 +175,13 @@ class FormulaRecipe:
     columns: FormulaColumns
     left: Side
     given: Mapping[str, str]
-    alone: bool = False
+    response_only: bool = False
     """Whether only the response is made, with what goes along but no offset."""
 
     def __call__(self, frame: pd.DataFrame) -> tuple[Data, Any]:
         frame = frame.reset_index(drop=True)
         none = np.empty((len(frame), 0)), np.broadcast_to(0.0, len(frame))
-        matrix, within = none if self.alone else self.columns.matrix_of(frame)
+        matrix, within = none if self.response_only else self.columns.matrix_of(frame)
         refuse_missing(frame, self.left.variables)
         response = self.left.matrix(frame)
         if self.columns.classes:
@@ -234,8 +234,8 @@ def read_stored_formula(
     if not bars:
         beside = {label: name for label, name in labels.items() if label in ("weight", "trials")}
         some = frame.pick(tuple(sorted(left.side.variables.union(beside.values()))), framed=True)
-        alone = FormulaRecipe(columns, left.side, beside, alone=True)
-        design = _with_responses(designed(rows_from([frame], Layout(recipe, DATA))), [some], alone)
+        bare = FormulaRecipe(columns, left.side, beside, response_only=True)
+        design = _with_responses(designed(rows_from([frame], Layout(recipe, DATA))), [some], bare)
         return FormulaRows(design, chosen, columns)
     effects = stored_effects(bars, frame, plain, there, lambda form: learn(form, first, states, levels))
     rows = rows_from([frame], Layout(GroupedRecipe(recipe, chosen, effects.columns), DATA))
