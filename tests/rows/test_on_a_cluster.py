@@ -121,6 +121,18 @@ def test_a_regression_of_partitions_is_that_of_rows_in_memory(place, request, fr
     np.testing.assert_allclose(np.asarray(predicted), linear.predict(frame[COLUMNS]), rtol=1e-8)
 
 
+def test_partitions_of_unknown_length_are_counted(near, frame, linear):
+    rows = collection(frame, 3)
+    X, y = rows[COLUMNS].to_dask_array(), rows["size"].to_dask_array()
+    assert np.isnan(X.shape[0])
+    found = rb.RobustLinearRegression().fit(X, y)
+    same(linear.result_, found.result_)
+    np.testing.assert_allclose(np.asarray(found.predict(X)), linear.predict(frame[COLUMNS]), rtol=1e-8)
+    few = collection(frame[:900], 3)["size"].to_dask_array()
+    with pytest.raises(DataError, match=r"partition \d: columns have 500, 300 rows"):
+        rb.RobustLinearRegression().fit(X, few)
+
+
 @pytest.mark.parametrize("local", ["logit", "label"])
 def test_yes_or_no_in_partitions(local, near, frame):
     rows = collection(frame, 3)

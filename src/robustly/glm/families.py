@@ -42,6 +42,10 @@ class Normal(Family):
     def log_base(self, y: Array, trials: Array) -> Array:
         return np.full(len(y), -0.5 * LOG_2PI)
 
+    @property
+    def constant_base(self) -> float | None:
+        return -0.5 * LOG_2PI if type(self).log_base is Normal.log_base else None
+
     def mean(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
         return np.asarray(predictor, dtype=float)
 

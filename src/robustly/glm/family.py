@@ -55,6 +55,11 @@ class Family(ABC):
         """What the log density holds of the responses alone, by row."""
         return np.zeros(len(y))
 
+    @property
+    def constant_base(self) -> float | None:
+        """What :meth:`log_base` gives of every response, where it is the same."""
+        return 0.0 if type(self).log_base is Family.log_base else None
+
     # ------------------------------------------------------------------ moments and tails, in NumPy, by row
 
     @property

@@ -68,7 +68,7 @@ def fit_glm(
     and the same call goes on from it.
     """
     design, told = weighed_by_columns(design, x_weights)
-    looked = design.rows.each_piece(ResponseLook(family))
+    looked = design.responses_by_row.each_piece(ResponseLook(family))
     if design.rows.here is not None:
         family.check_whole(design.y)
     notes = (*dict.fromkeys(note for said, _ in looked for note in said), *told)

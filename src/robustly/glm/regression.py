@@ -131,8 +131,9 @@ class Regression(ViewProblem):
             and TABLE_SHARE * TABLE_POINTS * len(design.responses) <= len(design)
         )
         # Rows without points are so cheap that what surrounds a chunk shows.
-        chunk = 4 * CHUNK if self.tabulated else CHUNK if approx.has_coarse_rule(model) else 2 * CHUNK
-        super().__init__(model, LinearView(design, held, free), design.rows.cut_into(chunk), approx, rough=plan.rough)
+        self.chunk = 4 * CHUNK if self.tabulated else CHUNK if approx.has_coarse_rule(model) else 2 * CHUNK
+        rows = design.rows.cut_into(self.chunk)
+        super().__init__(model, LinearView(design, held, free), rows, approx, rough=plan.rough)
         self.design, self.plan, self.edges = design, plan, Edges() if edges is None else edges
         # With 0/1 rows a larger spread and larger coefficients say the same; what they say together is searched for.
         self.attenuated = (
@@ -221,9 +222,13 @@ class Regression(ViewProblem):
     def _base(self) -> float:
         """What the log likelihood holds of the responses alone."""
         family = self.plan.law.family
+        if family.constant_base is not None:
+            return family.constant_base * self.rows.total_weight
         known = self.design.__dict__.setdefault("_bases", {})
         if family not in known:
-            known[family] = float(self.rows.map(self._base_pass, None).sums["base"])
+            bare = self.design.without_columns
+            rows = self.rows if bare is None else bare.cut_into(self.chunk)
+            known[family] = float(rows.map(self._base_pass, None).sums["base"])
         return known[family]
 
     @property

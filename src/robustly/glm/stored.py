@@ -39,7 +39,7 @@ from robustly.rows.groups import Grouping
 from robustly.rows.sorted_files import refuse_unsorted
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Layout, Stored, column_as_it_is
-from robustly.rows.streamed import Recipe
+from robustly.rows.streamed import Recipe, StreamedRows
 
 # Splines and polynomials of more rows are learned from so many evenly spaced quantiles of their column: a number that all
 # numbers up to 16 divide, so that quantiles at equal steps are among them and the knots are those of all rows.
@@ -93,7 +93,27 @@ def stored_design(
 ) -> Design:
     """The design of columns that are not in memory; `given` has weight, offset, exposure and trials as far as they are."""
     asked, recipe = _columns_of_design(X, y, given, classes, ())
-    return _design_from(rows_from(asked, Layout(recipe, DATA)), asked[0], intercept, ridge)
+    design = _design_from(rows_from(asked, Layout(recipe, DATA)), asked[0], intercept, ridge)
+    some = [place for place, label in enumerate(recipe.also) if label in ("weight", "trials")]
+    bare = ResponseRecipe(DesignRecipe(tuple(recipe.also[place] for place in some), classes))
+    return _with_responses(design, [asked[1], *(asked[2 + place] for place in some)], bare)
+
+
+@dataclass(frozen=True)
+class ResponseRecipe:
+    """As a design's recipe, of rows whose columns are not read."""
+
+    design: DesignRecipe
+
+    def __call__(self, y: Any, *more: Any) -> tuple[Data, Any]:
+        return self.design(np.empty((len(y), 0)), y, *more)
+
+
+def _with_responses(design: Design, asked: Sequence[Stored], recipe: Recipe) -> Design:
+    """The same design, with a store of nothing but its responses; on a cluster, where all is in memory, nothing is spared by it."""
+    if not isinstance(design.rows, StreamedRows):
+        return design
+    return replace(design, without_columns=rows_from(asked, Layout(recipe, DATA)))
 
 
 def stored_design_in_groups(
@@ -155,10 +175,13 @@ class FormulaRecipe:
     columns: FormulaColumns
     left: Side
     given: Mapping[str, str]
+    response_only: bool = False
+    """Whether only the response is made, with what goes along but no offset."""
 
     def __call__(self, frame: pd.DataFrame) -> tuple[Data, Any]:
         frame = frame.reset_index(drop=True)
-        matrix, within = self.columns.matrix_of(frame)
+        none = np.empty((len(frame), 0)), np.broadcast_to(0.0, len(frame))
+        matrix, within = none if self.response_only else self.columns.matrix_of(frame)
         refuse_missing(frame, self.left.variables)
         response = self.left.matrix(frame)
         if self.columns.classes:
@@ -209,7 +232,11 @@ def read_stored_formula(
         return replace(design, notes=(*told, *design.notes)) if told else design
 
     if not bars:
-        return FormulaRows(designed(rows_from([frame], Layout(recipe, DATA))), chosen, columns)
+        beside = {label: name for label, name in labels.items() if label in ("weight", "trials")}
+        some = frame.pick(tuple(sorted(left.side.variables.union(beside.values()))), framed=True)
+        bare = FormulaRecipe(columns, left.side, beside, response_only=True)
+        design = _with_responses(designed(rows_from([frame], Layout(recipe, DATA))), [some], bare)
+        return FormulaRows(design, chosen, columns)
     effects = stored_effects(bars, frame, plain, there, lambda form: learn(form, first, states, levels))
     rows = rows_from([frame], Layout(GroupedRecipe(recipe, chosen, effects.columns), DATA))
     design, groups = stored_group_design(rows, effects, designed)

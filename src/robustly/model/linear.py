@@ -25,6 +25,8 @@ LEVERAGE_ONE = 1e-9
 WIDE_CHUNK = 400_000
 # Rows that give a first idea of where the columns lie.
 GLANCE = 256
+# How many variances away from where moments are taken the centre may lie.
+FAR_OFF = 1e4
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +38,13 @@ class Design:
     intercept: bool
     ridge: float = 0.0
     notes: tuple[str, ...] = field(default=())
+    without_columns: Rows | None = field(default=None, repr=False)
+    """The same rows with responses, trials and weights alone, where reading these takes less."""
+
+    @property
+    def responses_by_row(self) -> Rows:
+        """Rows in which responses and trials stand where they do in a design's, whatever else there is."""
+        return self.rows if self.without_columns is None else self.without_columns
 
     @property
     def matrix(self) -> Any:
@@ -79,7 +88,7 @@ class Design:
     @cached_property
     def responses(self) -> Responses | None:
         """The different responses, where they are whole numbers and few enough."""
-        return different_responses(self.rows)
+        return different_responses(self.responses_by_row)
 
     # ------------------------------------------------------------------ pieces of one chunk
 
@@ -111,13 +120,27 @@ class Design:
 
     @cached_property
     def _moments(self) -> dict[str, np.ndarray]:
-        """Sums of the columns around a first idea of their centre."""
+        """Sums of the columns around a first idea of their centre, and the largest distances from it."""
+        if self.sparse or not self.intercept:
+            return self._moments_around(np.zeros(self.width))
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self._moments_around(np.mean(self.rows.take(np.arange(min(GLANCE, len(self)))).data[0], axis=0))
+            away = found["first"] / self.rows.total_weight
+            spread = np.diag(found["gram"])[1:] / self.rows.total_weight - away**2
+            centre = found["idea"] + away
+            # The first rows may be unlike the others; around them, digits would be lost.
+            lost = (away**2 > FAR_OFF * spread) & (np.abs(away) > 1e-8 * np.abs(centre))
+            return self._moments_around(centre) if np.any(lost & np.isfinite(centre)) else found
+
+    def _moments_around(self, idea: np.ndarray) -> dict[str, np.ndarray]:
         shifts = not self.sparse and self.intercept
-        idea = np.mean(self.rows.sample(GLANCE, 0).data[0], axis=0) if shifts else np.zeros(self.width)
 
         def moments(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
             matrix = data[0] - theta if shifts else data[0]
             sums = {"gram": self.gram(matrix, weight)}
+            if not self.sparse:
+                furthest = np.maximum(matrix.max(axis=0), -matrix.min(axis=0))
+                sums |= {"max distance": furthest, "max weight": weight.max()}
             return (sums | {"first": weight @ matrix} if shifts else sums), {}, None
 
         with np.errstate(over="ignore", invalid="ignore"):
@@ -215,10 +238,23 @@ class Design:
             each = weight * np.square(self.turned(data[0])).sum(axis=1)
             return {"max leverage": each.max()}, {"leverage": each}, None
 
-        found, one = self._wide.map(leverages, None), (1.0 - LEVERAGE_ONE) * self.rows.total_weight
+        one = (1.0 - LEVERAGE_ONE) * self.rows.total_weight
+        if self._most_leverage <= one:
+            return np.zeros(0, dtype=int)
+        found = self._wide.map(leverages, None)
         if not found.sums["max leverage"] > one:
             return np.zeros(0, dtype=int)
         return np.flatnonzero(np.asarray(found.by_unit["leverage"]) > one)
+
+    @property
+    def _most_leverage(self) -> float:
+        """More than any row's leverage, times the weight of all: told by how far out columns go, without a look at the rows."""
+        if self.sparse:
+            return np.inf
+        furthest = self._moments["max distance"] + np.abs(self._moments["idea"] - self.centre)
+        sizes = np.linalg.norm(self.to_shifted, axis=1)
+        norm = sizes[0] + furthest @ sizes[1:] if self.intercept else furthest @ sizes
+        return float(self._moments["max weight"] * norm**2)
 
     def determined_by(self, row: int) -> list[str]:
         """The terms whose coefficients only this row, with leverage one, determines."""
@@ -268,7 +304,7 @@ class Design:
 
     def with_rows(self, rows: Rows) -> Design:
         """The same coordinates with other rows, or other weights."""
-        part = replace(self, rows=rows)
+        part = replace(self, rows=rows, without_columns=None)
         for name in ("centre", "_coordinates"):
             part.__dict__[name] = getattr(self, name)
         # How columns vary is told by the rows that count now, unless they are the same.

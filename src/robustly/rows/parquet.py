@@ -16,7 +16,8 @@ from robustly.rows.stored import Layout, Stored, some_names
 from robustly.rows.streamed import Piece, Pieces, StreamedRows
 
 ENDINGS = (".parquet", ".pq")
-BATCH = 1 << 16
+# Rows that are read at a time: columns are laid side by side, which is done faster in the cache.
+BATCH = 1 << 14
 
 
 def parquet(

@@ -74,7 +74,7 @@ def sorted_by_group(rows: Rows, grouping: Grouping) -> tuple[ArrayRows, Grouping
 
 
 def _note(name: str, arrays: Sequence[np.ndarray]) -> str:
-    size = sum(array.nbytes for array in arrays) / 1e6
+    size = max(1.0, sum(array.nbytes for array in arrays) / 1e6)
     return f'rows of one "{name}" stood apart in the files: they were sorted by it once, into temporary files of {size:.0f} MB.'
 
 

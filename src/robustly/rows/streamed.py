@@ -6,12 +6,13 @@ So the sums of a pass are those of the same rows in memory, bit for bit, whateve
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from typing import Any
+from functools import cache, cached_property
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -19,6 +20,8 @@ import numpy as np
 from robustly.errors import DataError, RobustlyError
 from robustly.rows.arrays import CHUNK, ArrayRows, bucket_of
 from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places, tell_rows
+
+Item = TypeVar("Item")
 
 # Rows that are put together before threads share out their chunks: as few as keep all threads at work.
 SMALLEST_BLOCK = 1 << 16
@@ -45,6 +48,27 @@ class Pieces(ABC):
 
     @abstractmethod
     def __iter__(self) -> Iterator[Piece]: ...
+
+
+@cache
+def _reader() -> ThreadPoolExecutor:
+    """The one thread that reads: what a thread has allocated is not given back when it ends, so that one a pass would add up."""
+    return ThreadPoolExecutor(1, thread_name_prefix="robustly-read")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reader.cache_clear)
+
+
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same items, each made while the one before it is used."""
+    waiting = _reader().submit(next, items, None)
+    try:
+        while (found := waiting.result()) is not None:
+            waiting = _reader().submit(next, items, None)
+            yield found
+    finally:
+        waiting.cancel()
 
 
 # The arrays that passes see, and weights where rows have them, made from the parts of a piece.
@@ -83,21 +107,14 @@ class StreamedRows(Rows):
     # ------------------------------------------------------------------ reading
 
     def _read(self) -> Iterator[tuple[Data, Any]]:
-        """What passes see of each piece, checked; one thread reads ahead."""
-
-        def make(pieces: Iterator[Piece]) -> tuple[Data, Any] | None:
-            piece = next(pieces, None)
-            return None if piece is None else made(piece, self.recipe)
-
-        pieces = iter(self.pieces)
-        with ThreadPoolExecutor(1, thread_name_prefix="robustly-read") as reader:
-            ahead = reader.submit(make, pieces)
-            while (found := ahead.result()) is not None:
-                ahead = reader.submit(make, pieces)
-                yield found
+        """What passes see of each piece, checked."""
+        return (made(piece, self.recipe) for piece in self.pieces)
 
     def blocks(self) -> Iterator[tuple[slice, ArrayRows]]:
-        """All rows in order, in blocks of whole chunks, and where each begins and ends."""
+        """All rows in order, in blocks of whole chunks, and where each begins and ends; the next is read while one is used."""
+        return ahead(self._blocks())
+
+    def _blocks(self) -> Iterator[tuple[slice, ArrayRows]]:
         bucket = bucket_of(len(self), self.chunk) if self.padded else self.chunk
         size = bucket * max(2 * THREADS, SMALLEST_BLOCK // bucket)
         start, held, count = 0, [], 0
@@ -161,6 +178,8 @@ class StreamedRows(Rows):
             low, high = np.searchsorted(wanted, [place.start, place.stop])
             if low < high:
                 found.append(block.take(wanted[low:high] - place.start))
+            if high == len(wanted):
+                break
         data, weight = _joined([(rows.data, rows.weight) for rows in found])
         return ArrayRows(data, weight, self.chunk, self.labels, self.padded)
 
