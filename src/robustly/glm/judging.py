@@ -12,26 +12,29 @@ from typing import Any
 
 import numpy as np
 
-from robustly.fit.newton import maximize
+from robustly.fit.newton import Watch, maximize
+from robustly.fit.outcome import Outcome
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
 from robustly.glm.contaminated import Contaminated, MarginLabel, cores_of
-from robustly.glm.contaminated_starts import STOP, grown_starts, spread_starts, trimmed_start, wide_starts
-from robustly.glm.core_scores import OddsOf, asked_of_rows, normal_scores, scores_in_core
+from robustly.glm.contaminated_starts import STOP, far_out, grown_starts, spread_starts, trimmed_start, wide_starts
+from robustly.glm.core_scores import OddsOf, asked_of_rows, normal_scores, score_slopes, scores_in_core
 from robustly.glm.edges import regression
 from robustly.glm.families import Normal
 from robustly.glm.local import Classical, Law, LocalLabel, LocalPredictor
 from robustly.glm.predictive import Fitted
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
-from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge, vectors_along
 from robustly.rows.store import Data
 
 # From so many rows on, what the estimates leave open no longer shows in a row's score.
 MANY_ROWS = 20_000
 STEP = 1e-3
-# A share of strayed rows above this is a core that does not fit.
-MOST_STRAYED = 0.15
+# How many normal rows lie more than a deviation out; and by how many standard errors more show that a core is too narrow.
+OUT_BY_CHANCE, SURE = 0.3173, 3.0
+# A share of strayed rows above this is a core that may not fit; above that, one that does not, and is not climbed to its end.
+MOST_STRAYED, TOO_MANY = 0.15, 0.3
 
 
 def judge_regression(design: Design, plan: Plan) -> Judgement:
@@ -62,16 +65,39 @@ def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
     if not classical.outcome.converged:
         return laws
     trimmed = trimmed_start(design, family)
-    found = _fit(
-        design, replace(plain, law=Contaminated(family, plainest)), wide_starts(design, plainest, classical, trimmed)
-    )
-    laws.append((found, plainest, 0.0))
+    plain_starts = wide_starts(design, plainest, classical, trimmed)
+    if trimmed and richer and _is_wider(design, richer[0], plain_starts[0], trimmed[0][1]):
+        laws.append(
+            (
+                _fit(
+                    design, replace(plain, law=Contaminated(family, richer[0])), spread_starts(plain_starts[0], trimmed)
+                ),
+                richer[0],
+                0.0,
+            )
+        )
+        return laws
+    found = _fit(design, replace(plain, law=Contaminated(family, plainest)), plain_starts)
+    if found.outcome.kind != NOT_A_CORE:
+        laws.append((found, plainest, 0.0))
     for core in richer:
         if _overdispersed(core, found):
-            starts = spread_starts(core, found, trimmed) or grown_starts(core, found)
+            is_spread = isinstance(core, LocalPredictor) and trimmed
+            starts = spread_starts(plain_starts[0], trimmed) if is_spread else grown_starts(core, found)
             margin = HEAVY_MARGIN if isinstance(family, Normal) else 0.0
             laws.append((_fit(design, replace(plain, law=Contaminated(family, core)), starts), core, margin))
     return laws
+
+
+def _is_wider(design: Design, core: Law, start: np.ndarray, left: np.ndarray) -> bool:
+    """Whether many more rows lie a deviation out of the plainest core than do by chance, rows far out left aside."""
+    if not isinstance(core, LocalPredictor) or design.rows.here is None or len(left) != len(design):
+        return False
+    plainest = Classical(core.family)
+    u, phi = start[: design.size], start[design.size : design.size + len(plainest.names)]
+    out = normal_scores(plainest, design.predictor(u), phi, design.y, design.trials) > 1.0
+    inside = ~far_out(left)
+    return float(out[inside].mean()) > OUT_BY_CHANCE + SURE * np.sqrt(OUT_BY_CHANCE / inside.sum())
 
 
 STEEPEST = 5.0
@@ -140,11 +166,25 @@ def _fit(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
         starts = [_fit(sample, plan, starts).vector]
     for start in starts:
         problem = regression(design, plan)
-        found = Found(problem, maximize(problem, start, STOP))
+        found = Found(problem, maximize(problem, start, STOP, watch=_too_many_strayed(plan.law)))
         if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-6):
             best = found
     assert best is not None
     return best
+
+
+NOT_A_CORE = "not a core"
+
+
+def _too_many_strayed(law: Law) -> Watch | None:
+    """Ends the climb of a law whose core describes too few rows, where a richer core may describe them."""
+    if not isinstance(law, Contaminated) or not isinstance(law.core, Classical):
+        return None
+    if not any(isinstance(core, LocalPredictor) for core in cores_of(law)):
+        return None
+    most = law.free("share", TOO_MANY)
+    reason = Outcome(NOT_A_CORE, "too many rows would not belong to this core.")
+    return lambda vector, gain: reason if vector[-1] > most else None
 
 
 def _candidate(found: Found, core: Law, margin: float) -> Candidate:
@@ -158,14 +198,17 @@ def _candidate(found: Found, core: Law, margin: float) -> Candidate:
     # Estimates that coefficients made too narrow would make rows of the core look strayed.
     known = unbiased(core, phi[: len(core.names)], found)
     vector = problem.joined(u, np.concatenate([known, phi[len(known) :]]))
-    variance = None
+    variance = nodes = None
     if len(problem.design) < MANY_ROWS:
-        odds, slope = problem.by_row(OddsOf(problem.kernel, law), vector)
-        variance = _variance(found, slope)
+        place = len(u) + law.names.index("variation")
+        vectors, nodes, left = vectors_along(vector, _covariance(found), place)
+        asked = [problem.by_row(OddsOf(problem.kernel, law), one) for one in vectors]
+        odds = np.stack([one for one, _ in asked])
+        variance = np.stack([_variance(found, slope, left) for _, slope in asked])
     else:
         odds = problem.by_row(OddsOf(problem.kernel, law, slopes=False), vector)
-    share = float(law.natural("share", phi[-1]))
-    return Candidate(f"{name} and a wide part", found.value, found.optimum.curve, odds, variance, share, score, margin)
+    share, name = float(law.natural("share", phi[-1])), f"{name} and a wide part"
+    return Candidate(name, found.value, found.optimum.curve, odds, variance, share, score, margin, nodes)
 
 
 CORES = {
@@ -185,13 +228,13 @@ def _covariance(found: Found) -> np.ndarray:
     return (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
 
 
-def _variance(found: Found, slope: np.ndarray) -> np.ndarray:
+def _variance(found: Found, slope: np.ndarray, covariance: np.ndarray | None = None) -> np.ndarray:
     """Of a number by row with these slopes in the row's predictor and shared numbers: the estimates' uncertainty, carried over."""
     problem = found.problem
     assert isinstance(problem, Regression)
     directions = problem.design.directions() * slope[:, :1]
     whole = np.concatenate([directions, slope[:, 1 + problem.linear.free]], axis=1)
-    return np.einsum("ni,ij,nj->n", whole, _covariance(found), whole)
+    return np.einsum("ni,ij,nj->n", whole, _covariance(found) if covariance is None else covariance, whole)
 
 
 def _scores(found: Found, core: Law) -> tuple[np.ndarray, np.ndarray]:
@@ -204,14 +247,14 @@ def _scores(found: Found, core: Law) -> tuple[np.ndarray, np.ndarray]:
     if design.rows.here is None:
         return asked_of_rows(design, u, Fitted(core, phi, np.zeros(0), False), scores_in_core), np.zeros(())
     m = design.predictor(u)
-    score = lambda m, phi: normal_scores(core, m, phi, design.y, design.trials)
-    here = score(m, phi)
     if len(design) >= MANY_ROWS:
+        here = normal_scores(core, m, phi, design.y, design.trials)
         return here, np.zeros(len(here))
     # Steps in the predictor are in units of a row's own deviation there.
     unit = float(np.exp(phi[core.names.index("scale")])) if "scale" in core.names else 1.0
+    here, slope = score_slopes(core, m, phi, design.y, design.trials, unit)
     slopes = np.zeros((len(here), 1 + len(problem.linear.held)))
-    slopes[:, : 1 + len(phi)] = _slopes(score, m, phi, STEP * unit)
+    slopes[:, : slope.shape[1]] = slope
     return here, _variance(found, slopes)
 
 
@@ -241,7 +284,7 @@ def _overdispersed(core: Law, previous: Found) -> bool:
     law = problem.plan.law
     assert isinstance(law, Contaminated)
     u, phi = problem.split(previous.vector)
-    if law.natural("share", phi[-1]) > MOST_STRAYED:
+    if previous.outcome.kind == NOT_A_CORE or law.natural("share", phi[-1]) > MOST_STRAYED:
         return True
     more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.to_shifted @ u)
     sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))

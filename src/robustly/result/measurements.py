@@ -16,7 +16,7 @@ from scipy.special import expit, ndtr, ndtri, stdtr
 from robustly.fit.newton import Function, Optimum, maximize
 from robustly.fit.outcome import Stop
 from robustly.result.jets import Jet, chosen, exp, log, log1p, log_add_exp, log_cosh_root, log_gamma, numbers, softplus
-from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge, vectors_along
 from robustly.result.two_part import DOF, SHARE, STEP, VARIATION, WIDTHS_OF_MEASUREMENTS
 from robustly.rows.store import ByUnit, Data, Rows, Sums
 
@@ -28,6 +28,8 @@ MANY = 1 << 14
 # Below this, a heavy-tailed row in the middle between two shifts is written as a series.
 SERIES = 1e-4
 LOG_2 = float(np.log(2.0))
+# Among what a law has beside its scale, in the order of their names.
+VARIATION_PLACE = 1
 
 
 Sum = tuple[float, np.ndarray, np.ndarray]
@@ -179,9 +181,11 @@ class ErrorLaw:
         score = lambda: self._scores(vector, covariance)
         if not self.beside:
             return Candidate(f"{self.name} alone", value, curve, score=score, margin=self.margin)
-        odds = self.rows.rows.map(_OddsPass(self, covariance), vector).by_unit
+        vectors, nodes, left = vectors_along(vector, covariance, len(vector) - len(self.beside) + VARIATION_PLACE)
+        asked = [rows.map(_OddsPass(self, left), one).by_unit for one in vectors]
+        odds, variance = (np.stack([one[name] for one in asked]) for name in ("odds", "variance"))
         share_there, name = float(expit(vector[-1])), f"{self.name} and a wide part"
-        return Candidate(name, value, curve, odds["odds"], odds["variance"], share_there, score, self.margin)
+        return Candidate(name, value, curve, odds, variance, share_there, score, self.margin, nodes)
 
     def highest(self, starts: Sequence[np.ndarray]) -> Optimum:
         """The highest top that is climbed to."""

@@ -29,8 +29,8 @@ from robustly.result.levels import check_level
 
 # How a model's `tail_probabilities` are read: as tails of a distribution, or as the probability that the row does belong.
 TAILS, POSTERIOR = "tails", "posterior"
-# Nodes of the normal average over what is left open about a row's log odds.
-NODES = 31
+# Nodes of the normal average over what is left open about a row's log odds; and over the one number along which these bend.
+NODES, ALONG = 31, 3
 # Rows of which that average is taken together.
 AT_ONCE = 1 << 16
 # The least share of a score's variance that is left where the row itself decides the fit.
@@ -70,6 +70,8 @@ class Candidate:
     where rows have no tails."""
     margin: float = 0.0
     """By how many nats it must do better than others."""
+    nodes: np.ndarray | None = None
+    """Shares of several vectors, of which log odds and variances have one line each (:func:`vectors_along`)."""
 
     @property
     def log_evidence(self) -> float:
@@ -88,13 +90,14 @@ class Candidate:
 
         if self.log_odds_variance is None:
             return expit(self.log_odds)
-        variance = np.maximum(self.log_odds_variance, 0.0)
         node, weight = np.polynomial.hermite_e.hermegauss(NODES)
-        found, deviation = np.empty(len(self.log_odds)), np.sqrt(variance)
+        odds, deviation = np.atleast_2d(self.log_odds), np.sqrt(np.maximum(np.atleast_2d(self.log_odds_variance), 0.0))
+        shares = np.ones(1) if self.nodes is None else self.nodes
+        found = np.empty(odds.shape[1])
         for start in range(0, len(found), AT_ONCE):
             some = slice(start, start + AT_ONCE)
-            points = self.log_odds[some, None] + deviation[some, None] * node
-            found[some] = expit(points) @ (weight / weight.sum())
+            points = odds[:, some, None] + deviation[:, some, None] * node
+            found[some] = shares @ (expit(points) @ (weight / weight.sum()))
         return found
 
     @cached_property
@@ -110,6 +113,23 @@ class Candidate:
         # A row that took part in the estimates pulled them to itself; one that did not is as far as it looks, and more.
         inside = 1.0 if self.probability is None else 1.0 - self.probability
         return 2.0 * ndtr(-score / np.sqrt(np.maximum(1.0 + (1.0 - 2.0 * inside) * variance, LEAST)))
+
+
+def vectors_along(
+    vector: np.ndarray, covariance: np.ndarray, place: int
+) -> tuple[list[np.ndarray], np.ndarray, np.ndarray]:
+    """Vectors that stand for what is left open about one number, their shares, and the covariance of the others given it.
+
+    Log odds between core and wide part go as minus the square of one over `variation`, and a few strayed rows say next to nothing of
+    it: a tangent there would make rows of the core look doubtful.
+    """
+    node, weight = np.polynomial.hermite_e.hermegauss(ALONG)
+    direction = covariance[:, place] / np.sqrt(max(float(covariance[place, place]), 1e-300))
+    return (
+        [vector + step * direction for step in node],
+        weight / weight.sum(),
+        covariance - np.outer(direction, direction),
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from robustly.fit.outcome import Stop
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Found, RowProblem
 from robustly.model.row import RowModel
-from robustly.result.outliers import Candidate
+from robustly.result.outliers import Candidate, vectors_along
 from robustly.rows.store import Rows
 
 STOP = Stop(1e-10, 80)
@@ -165,16 +165,19 @@ class TwoPart:
             theta_of = model.parameters.natural
             theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(best.vector)).items()}
             vector = best.vector if self.unbiased is None else np.asarray(model.parameters.vector(self.unbiased(theta)))
-            by_row = rows.map(odds_pass, vector).by_unit
-            log_odds, slope = by_row["odds"], by_row["slope"]
             covariance = np.linalg.pinv(-curve)
+            vectors, nodes, left = [vector], np.ones(1), covariance
+            if "variation" in theta:
+                vectors, nodes, left = vectors_along(vector, covariance, model.parameters.places["variation"].start)
+            asked = [rows.map(odds_pass, one).by_unit for one in vectors]
         tails = self.tails
         score = None if tails is None else lambda: scores_at(tails, theta_of, vector, covariance)
         if not self.wide:
             return Candidate(f"{self.name} alone", best.value, curve, score=score, margin=self.margin)
-        variance = np.einsum("ni,ij,nj->n", slope, covariance, slope)
+        odds = np.stack([one["odds"] for one in asked])
+        variance = np.stack([np.einsum("ni,ij,nj->n", one["slope"], left, one["slope"]) for one in asked])
         name, share = f"{self.name} and a wide part", float(theta["share"])
-        return Candidate(name, best.value, curve, log_odds, variance, share, score, self.margin)
+        return Candidate(name, best.value, curve, odds, variance, share, score, self.margin, nodes)
 
 
 def scores_at(
