@@ -40,7 +40,7 @@ def test_the_wide_part_of_measurements_is_a_shift_to_either_side():
 def test_both_parts_of_counts_add_up_to_one():
     family, counts = Poisson(), np.arange(4000.0)
     law = Contaminated(family, Classical(family))
-    numbers = (1.2, np.log(0.3), np.log(0.8), np.log(0.2 / 0.8))
+    numbers = (1.2, -0.5, np.log(0.3), np.log(0.8), np.log(0.2 / 0.8))
 
     def parts(y):
         state = law.places((y, 1.0), numbers, law.unseen(jnp.asarray(numbers[0]), jnp))
@@ -122,15 +122,16 @@ def test_contaminated_counts_give_the_coefficients_back():
 
 def test_the_wide_part_of_counts_is_a_shift_of_the_predictor_to_either_side():
     """Poisson counts at predictors N(m ± w, c²w² + τ²), averaged on a fine grid; the core has the spread τ alone."""
-    family, counts, m, spread, variation, width = Poisson(), np.array([0.0, 3.0, 60.0]), 1.2, 0.4, 0.3, 2.0
+    family, counts, m, spread, variation, width, above = Poisson(), np.array([0.0, 3.0, 60.0]), 1.2, 0.4, 0.3, 2.0, 0.3
     law, own = Contaminated(family, LocalPredictor(family)), np.linspace(-25.0, 25.0, 200_001)
-    numbers = (m, np.log(spread), np.log(variation), np.log(width), 0.0)
+    numbers = (m, np.log(spread), np.log(above / (1.0 - above)), np.log(variation), np.log(width), 0.0)
     parts = lambda y: law.parts((y, 1.0), numbers, law.places((y, 1.0), numbers, law.unseen(jnp.asarray(m), jnp)))
     with double_precision():
         found = np.exp(np.stack([np.asarray(parts(y)) for y in counts]) + np.log(2.0))
     found *= np.exp(family.log_base(counts, np.ones_like(counts)))[:, None]
     far = np.hypot(variation * width, spread)
-    priors = [stats.norm(m, spread).pdf(own), 0.5 * sum(stats.norm(m + s * width, far).pdf(own) for s in (-1, 1))]
+    up, down = (stats.norm(m + side * width, far).pdf(own) for side in (1, -1))
+    priors = [stats.norm(m, spread).pdf(own), above * up + (1.0 - above) * down]
     for y, both in zip(counts, found):
         likelihood = stats.poisson(np.exp(own)).pmf(y)
         np.testing.assert_allclose(both, [np.trapezoid(likelihood * prior, own) for prior in priors], rtol=1e-7)
@@ -150,7 +151,7 @@ def test_derivatives_of_integrals_are_those_of_the_points(family, core, numbers)
     """Slopes and curvatures from moments, against autodiff through the points of the rule."""
     law = Contaminated(family, core(family))
     rule = law.rule
-    numbers = (*numbers, np.log(0.25), np.log(1.5), -2.0)
+    numbers = (*numbers, 0.4, np.log(0.25), np.log(1.5), -2.0)
     with double_precision():
         given = jnp.asarray(numbers)
         for y in (1.0, 4.0, 19.0):

@@ -6,8 +6,9 @@ A heavy-tailed law has no line between rows that belong and rows that do not; th
 part given a row is the probability that the row does not belong. A strayed row is off by something, not by next to nothing, so
 that the wide part does not take the edge of the core for its own: it is shifted by about `width` to either side, more or less by
 `variation` of that. Many rows tell whether all strayed by as much, or each by its own. Measurements are shifted by so many
-scales; for other responses the predictor is shifted, by :math:`u \sim \tfrac12 N(w, c^2w^2) + \tfrac12 N(-w, c^2w^2)`, which is
-integrated. Weak priors on `share`, `width` and `variation` keep the fit regular where no row strayed.
+scales; for other responses the predictor is shifted, by :math:`u \sim \rho N(w, c^2w^2) + (1 - \rho) N(-w, c^2w^2)`, which is
+integrated, with the share :math:`\rho` of strayed rows above (`side`) fitted: low counts overlap with a core that high ones do not.
+Weak priors on `share`, `side`, `width` and `variation` keep the fit regular where no row strayed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,18 @@ from robustly.approx.moments import Finish, Moments
 from robustly.glm.families import Normal
 from robustly.glm.family import Family
 from robustly.glm.law import Description, Law
-from robustly.glm.local import Classical, LocalLabel, LocalPrecision, LocalPredictor, log_prior, log_student_t
+from robustly.glm.local import Classical, LocalPrecision, LocalPredictor, log_prior, log_student_t
 from robustly.model.row import RowModel
-from robustly.result.two_part import DOF, SHARE, VARIATION, WIDTHS_OF_MEASUREMENTS, log_gauss, shifted_parts
+from robustly.result.two_part import (
+    DOF,
+    SHARE,
+    SIDE,
+    VARIATION,
+    WIDTHS_OF_MEASUREMENTS,
+    WIDTHS_OF_PREDICTORS,
+    log_gauss,
+    shifted_parts,
+)
 
 if TYPE_CHECKING:
     from jax import Array
@@ -36,15 +46,14 @@ if TYPE_CHECKING:
 # Points of an integral, how far down they go in nats, most steps to find the peak and these ends, and how closely.
 NODES, DEPTH, CLIMB, WIDEN, NEAR = 16, 17.0, 14, 10, 1e-3
 # Normal priors, on the scales that are searched: log odds of the share, logarithms of the others.
-WIDTHS_OF_PREDICTORS = (float(np.log(2.0)), 0.6)
 SPREAD = (float(np.log(0.5)), 1.0)
-MARGIN = (float(np.log(2.0)), 0.7)
 WIDE = ("variation", "width")
+SHARES = ("side", "share")
 
 
 @dataclass(frozen=True)
 class Contaminated(Law):
-    """A core law and a wide part, whose `share`, `width` and `variation` are fitted along."""
+    """A core law and a wide part, whose `share`, `width`, `variation` and, but for measurements, `side` are fitted along."""
 
     core: Law
 
@@ -54,34 +63,35 @@ class Contaminated(Law):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.core.names, *WIDE, "share")
+        return (*self.core.names, *(() if isinstance(self.family, Normal) else ("side",)), *WIDE, "share")
 
     @property
     def believed(self) -> Mapping[str, tuple[float, float]]:
         width = WIDTHS_OF_MEASUREMENTS if isinstance(self.family, Normal) else WIDTHS_OF_PREDICTORS
-        return {**believed_of_core(self.core), "share": SHARE, "width": width, "variation": VARIATION}
+        found = {**believed_of_core(self.core), "share": SHARE, "width": width, "variation": VARIATION}
+        return found if isinstance(self.family, Normal) else {**found, "side": SIDE}
 
     def natural(self, name: str, value: Any, xp: Any = np) -> Any:
-        if name == "share":
+        if name in SHARES:
             return 1.0 / (1.0 + xp.exp(-value))
         return xp.exp(value) if name in WIDE else self.core.natural(name, value, xp)
 
     def free(self, name: str, value: float) -> float:
-        if name == "share":
+        if name in SHARES:
             return float(np.log(value) - np.log1p(-value))
         return float(np.log(value)) if name in WIDE else self.core.free(name, value)
 
     def slope(self, name: str, value: float) -> float:
         found = float(self.natural(name, value))
-        if name == "share":
+        if name in SHARES:
             return found * (1.0 - found)
         return found if name in WIDE else self.core.slope(name, value)
 
     def bounds(self, name: str) -> tuple[float, float]:
-        return (0.0, 1.0) if name == "share" else super().bounds(name)
+        return (0.0, 1.0) if name in SHARES else super().bounds(name)
 
     def scale_of(self, name: str) -> str:
-        return "unit" if name == "share" else super().scale_of(name)
+        return "unit" if name in SHARES else super().scale_of(name)
 
     @property
     def rule(self) -> Approximation | None:
@@ -109,7 +119,7 @@ class Contaminated(Law):
         """Centre and log spread of a row's own predictor, by integral, and dispersions: the core's, if it has one, first."""
         import jax.numpy as jnp
 
-        m, *phi, variation, width, _ = numbers
+        m, *phi, _, variation, width, _ = numbers
         shift, log_spread = jnp.exp(width), width + variation
         if not isinstance(self.core, LocalPredictor):
             return jnp.array([[m + shift, log_spread], [m - shift, log_spread]]), tuple(phi)
@@ -167,10 +177,13 @@ class Contaminated(Law):
 
     def _both(self, row: Row, numbers: Numbers, integrals: Array) -> tuple[Array, Array]:
         """Log densities in the core and in the wide part from the integrals there are."""
+        import jax
         import jax.numpy as jnp
 
         *core, up, down = integrals
-        return core[0] if core else self.core.evidence(row, *numbers[:-3]), jnp.logaddexp(up, down) - float(np.log(2.0))
+        side = numbers[-4]
+        either = jnp.logaddexp(up + jax.nn.log_sigmoid(side), down + jax.nn.log_sigmoid(-side))
+        return core[0] if core else self.core.evidence(row, *numbers[:-4]), either
 
     def near(self, row: Row, numbers: Numbers, state: Array) -> Callable[[Array], Array]:
         """A row's evidence as a function of its numbers, right to second order there: integrals enter by their derivatives.
@@ -213,46 +226,6 @@ class Contaminated(Law):
     @property
     def boundary_text(self) -> str:
         return "no share of rows that do not belong does better than none, so the classical model is returned."
-
-
-@dataclass(frozen=True)
-class MarginLabel(LocalLabel):
-    r"""Wrong labels that are commoner far from the boundary: at the rate :math:`\mathrm{flip} \cdot m^4 / (m^4 + \mathrm{margin}^4)`.
-
-    A label close to the boundary is easily wrong by itself, whoever wrote it down; a rate common to all rows blames the writer.
-    """
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("flip", "margin")
-
-    @property
-    def believed(self) -> Mapping[str, tuple[float, float]]:
-        return {"margin": MARGIN}
-
-    def natural(self, name: str, value: Any, xp: Any = np) -> Any:
-        return xp.exp(value) if name == "margin" else super().natural(name, value, xp)
-
-    def free(self, name: str, value: float) -> float:
-        return float(np.log(value)) if name == "margin" else super().free(name, value)
-
-    def slope(self, name: str, value: float) -> float:
-        return float(np.exp(value)) if name == "margin" else super().slope(name, value)
-
-    def bounds(self, name: str) -> tuple[float, float]:
-        return (0.0, float("inf")) if name == "margin" else super().bounds(name)
-
-    def rate(self, m: Any, flip: Any, margin: Any, xp: Any) -> Array:
-        """How often the label of a row with this predictor is wrong, from numbers on the free scale."""
-        ratio = xp.exp(4.0 * margin)
-        return self.natural("flip", flip, xp) * m**4 / (m**4 + ratio)
-
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
-        import jax
-        import jax.numpy as jnp
-
-        rate = self.rate(m, phi[0], phi[1], jnp)
-        return jnp.log(rate + (1.0 - 2.0 * rate) * jax.nn.sigmoid((2.0 * row[0] - 1.0) * m))
 
 
 @dataclass(frozen=True)

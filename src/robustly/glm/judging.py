@@ -6,31 +6,35 @@ The laws that judge are fitted beside the law the user chose, which keeps its es
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from robustly.fit.newton import Watch, maximize
+from robustly.fit.newton import Watch
 from robustly.fit.outcome import Outcome
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
-from robustly.glm.contaminated import Contaminated, MarginLabel, cores_of
-from robustly.glm.contaminated_starts import STOP, far_out, grown_starts, spread_starts, trimmed_start, wide_starts
+from robustly.glm.contaminated import Contaminated, cores_of
+from robustly.glm.contaminated_starts import (
+    MANY_ROWS,
+    STOP,
+    best_of_starts,
+    far_out,
+    grown_starts,
+    spread_starts,
+    trimmed_start,
+    wide_starts,
+)
 from robustly.glm.core_scores import OddsOf, asked_of_rows, normal_scores, score_slopes, scores_in_core
-from robustly.glm.edges import regression
 from robustly.glm.families import Normal
-from robustly.glm.local import Classical, Law, LocalLabel, LocalPredictor
+from robustly.glm.local import Classical, Law, LocalPredictor
 from robustly.glm.predictive import Fitted
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
 from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge, vectors_along
 from robustly.rows.store import Data
 
-# From so many rows on, what the estimates leave open no longer shows in a row's score.
-MANY_ROWS = 20_000
-STEP = 1e-3
 # How many normal rows lie more than a deviation out; and by how many standard errors more show that a core is too narrow.
 OUT_BY_CHANCE, SURE = 0.3173, 3.0
 # A share of strayed rows above this is a core that may not fit; above that, one that does not, and is not climbed to its end.
@@ -69,7 +73,7 @@ def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
     if trimmed and richer and _is_wider(design, richer[0], plain_starts[0], trimmed[0][1]):
         laws.append(
             (
-                _fit(
+                _highest(
                     design, replace(plain, law=Contaminated(family, richer[0])), spread_starts(plain_starts[0], trimmed)
                 ),
                 richer[0],
@@ -77,7 +81,7 @@ def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
             )
         )
         return laws
-    found = _fit(design, replace(plain, law=Contaminated(family, plainest)), plain_starts)
+    found = _highest(design, replace(plain, law=Contaminated(family, plainest)), plain_starts)
     if found.outcome.kind != NOT_A_CORE:
         laws.append((found, plainest, 0.0))
     for core in richer:
@@ -85,7 +89,7 @@ def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
             is_spread = isinstance(core, LocalPredictor) and trimmed
             starts = spread_starts(plain_starts[0], trimmed) if is_spread else grown_starts(core, found)
             margin = HEAVY_MARGIN if isinstance(family, Normal) else 0.0
-            laws.append((_fit(design, replace(plain, law=Contaminated(family, core)), starts), core, margin))
+            laws.append((_highest(design, replace(plain, law=Contaminated(family, core)), starts), core, margin))
     return laws
 
 
@@ -100,80 +104,11 @@ def _is_wider(design: Design, core: Law, start: np.ndarray, left: np.ndarray) ->
     return float(out[inside].mean()) > OUT_BY_CHANCE + SURE * np.sqrt(OUT_BY_CHANCE / inside.sum())
 
 
-STEEPEST = 5.0
-"""Standard deviation of a weak prior on the coefficients of standardised columns, where labels may be wrong."""
-
-
-def label_plan(family: Any) -> Plan:
-    """What to fit to 0/1 rows whose labels may be wrong."""
-    # Without the prior a steep enough slope explains every row on the wrong side as a wrong label.
-    return Plan(LocalLabel(family), stop=STOP, extra_ridge=STEEPEST**-2)
-
-
-def judge_labels(found: Found) -> Judgement:
-    """0/1 rows have no tails: they are judged by the probability that their label is wrong, at a rate that may grow with the margin."""
-    problem = found.problem
-    assert isinstance(problem, Regression)
-    law, design = problem.plan.law, problem.design
-    if not isinstance(law, LocalLabel):
-        return Judgement(np.zeros(len(design)), None, 0.0, "a law of right labels", {})
-    u, phi = problem.split(found.vector)
-    plan = replace(problem.plan, law=MarginLabel(law.family), stop=STOP, held={})
-    # Far wrong labels taken for a rate common to all make coefficients too steep: climb from less steep ones as well.
-    starts = [np.concatenate([factor * u, phi, [np.log(margin)]]) for factor, margin in ((1.0, 1.0), (0.4, 2.0))]
-    far = _fit(design, plan, starts)
-    constant = lambda m, phi: 0.0 * m + law.natural("flip", phi[0])
-    growing = lambda m, phi: plan.law.rate(m, *phi, np)  # type: ignore[attr-defined]
-    return judge(
-        [
-            _label_candidate("a law of labels that may be wrong", found, constant),
-            _label_candidate("a law of labels that may be wrong, far from the boundary more often", far, growing),
-        ],
-        cautious=True,
-    )
-
-
-def _label_candidate(name: str, found: Found, rate: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Candidate:
-    problem = found.problem
-    assert isinstance(problem, Regression)
-    u, phi = problem.split(found.vector)
-    m, sign = problem.design.predictor(u), 2.0 * problem.design.y - 1.0
-
-    def odds(m: np.ndarray, phi: np.ndarray) -> np.ndarray:
-        wrong = np.maximum(rate(m, phi), 1e-300)
-        return np.log(wrong) - np.log1p(-wrong) - sign * m
-
-    variance = _variance(found, _slopes(odds, m, phi, STEP)) if len(m) < MANY_ROWS else None
-    share = float(rate(m, phi).mean())
-    return Candidate(name, found.value, found.optimum.curve, odds(m, phi), variance, share)
-
-
-def _slopes(
-    of: Callable[[np.ndarray, np.ndarray], np.ndarray], m: np.ndarray, phi: np.ndarray, step: float
-) -> np.ndarray:
-    """Differences of a number by row in the row's predictor, by `step`, and in the shared numbers."""
-    here = of(m, phi)
-    found = [(of(m + step, phi) - here) / step]
-    found += [(of(m, phi + STEP * (np.arange(len(phi)) == k)) - here) / STEP for k in range(len(phi))]
-    return np.stack(found, axis=1)
-
-
-def _fit(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
-    best: Found | None = None
-    if len(design) > MANY_ROWS:
-        # Of many rows a sample says where the top is.
-        sample = design.with_rows(design.rows.sample(MANY_ROWS // 2, 0))
-        starts = [_fit(sample, plan, starts).vector]
-    for start in starts:
-        problem = regression(design, plan)
-        found = Found(problem, maximize(problem, start, STOP, watch=_too_many_strayed(plan.law)))
-        if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-6):
-            best = found
-    assert best is not None
-    return best
-
-
 NOT_A_CORE = "not a core"
+
+
+def _highest(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
+    return best_of_starts(design, plan, starts, _too_many_strayed(plan.law))
 
 
 def _too_many_strayed(law: Law) -> Watch | None:

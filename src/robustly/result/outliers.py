@@ -73,9 +73,14 @@ class Candidate:
     nodes: np.ndarray | None = None
     """Shares of several vectors, of which log odds and variances have one line each (:func:`vectors_along`)."""
 
+    averaged: tuple[float, np.ndarray] | None = None
+    """The log evidence and the probabilities by row, where they were averaged over draws of the posterior."""
+
     @property
     def log_evidence(self) -> float:
-        """Laplace's approximation, less the margin."""
+        """Laplace's approximation unless drawn, less the margin."""
+        if self.averaged is not None:
+            return self.averaged[0] - self.margin
         sign, log_det = np.linalg.slogdet(-self.curve)
         if sign <= 0:  # No top: nothing is known of its neighbourhood.
             return -np.inf
@@ -84,6 +89,8 @@ class Candidate:
     @cached_property
     def probability(self) -> np.ndarray | None:
         """That of the wide part by row, averaged over what is left open about its log odds."""
+        if self.averaged is not None:
+            return self.averaged[1]
         if self.log_odds is None:
             return None
         from scipy.special import expit
@@ -221,7 +228,9 @@ def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = 
         total = reduce(lambda least, one: np.minimum(least, one), believed)
     tail = None if tail is None else tail / counted
     probability = np.broadcast_to(total, np.shape(tail) if tail is not None else np.shape(total)).astype(float)
-    weights = {one.name: float(share) for one, share in zip(candidates, weight)}
+    weights: dict[str, float] = {}
+    for one, share in zip(candidates, weight):  # a law may have several tops
+        weights[one.name] = weights.get(one.name, 0.0) + float(share)
     return Judgement(probability, tail, best.share, best.name, weights, doubt)
 
 
