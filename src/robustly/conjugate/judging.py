@@ -134,5 +134,5 @@ def _widened(
         keeps=kept,
     )
     core = lambda theta, row: (pair.evidence(theta, dict(zip(columns, row))),) * 2
-    alone = replace(law, parts=core, starts=[free], constraints=own, believed=believed, prior=None, wide=False)
-    return [*alone.candidates(table.rows), *law.candidates(table.rows)]
+    core_law = replace(law, parts=core, starts=[free], constraints=own, believed=believed, prior=None, wide=False)
+    return [*core_law.candidates(table.rows), *law.candidates(table.rows)]

@@ -6,6 +6,7 @@ on one side neither hide each other nor make good rows look bad.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from robustly.glm.families import Normal
 from robustly.glm.local import Classical, Law, LocalPrecision
 from robustly.glm.regression import Plan, Regression
 from robustly.model.linear import Design
+from robustly.result.outliers import ENOUGH_ROWS
 
 STOP = Stop(1e-9, 60)
 # From so many rows on, what the estimates leave open no longer shows in a row's score.
@@ -87,6 +89,17 @@ def strayed_start(left: np.ndarray, unit: float, usual: float) -> np.ndarray:
     away, far = np.abs(left) / unit, far_out(left)
     width = float(np.median(away[far])) if far.any() and np.isfinite(away[far]).all() else usual
     return np.log([0.2, np.clip(width, 0.5 * usual, 4.0 * usual), np.clip(far.mean(), 0.02, 0.15)])
+
+
+def sample_to_judge(design: Design) -> Design:
+    """The rows by which laws that judge are fitted: of many a sample, which says as much of a core as a row's tail can show."""
+    return design.with_rows(design.rows.sample(ENOUGH_ROWS, 0)) if len(design) > 2 * ENOUGH_ROWS else design
+
+
+def on_all_rows(found: Found, design: Design) -> Found:
+    """What was found on a sample, as said of all rows."""
+    assert isinstance(found.problem, Regression)
+    return found if found.problem.design is design else replace(found, problem=found.problem.with_design(design))
 
 
 def best_of_starts(design: Design, plan: Plan, starts: list[np.ndarray], watch: Watch | None = None) -> Found:

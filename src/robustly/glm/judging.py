@@ -22,6 +22,8 @@ from robustly.glm.contaminated_starts import (
     best_of_starts,
     far_out,
     grown_starts,
+    on_all_rows,
+    sample_to_judge,
     spread_starts,
     trimmed_start,
     wide_starts,
@@ -43,7 +45,9 @@ MOST_STRAYED, TOO_MANY = 0.15, 0.3
 
 def judge_regression(design: Design, plan: Plan) -> Judgement:
     """Weigh the cores of a regression, each by itself and with a wide part."""
-    candidates = [_candidate(*one) for one in _laws(design, plan)]
+    some = sample_to_judge(design)
+    laws = [(on_all_rows(found, design), core, margin) for found, core, margin in _laws(some, plan)]
+    candidates = [_candidate(*one) for one in laws]
     if len(candidates) == 1:
         return judge(candidates, "The classical model has no finite estimates.")
     return judge(candidates, heavy_tails_doubt(candidates) if isinstance(plan.law.family, Normal) else "")
@@ -52,7 +56,8 @@ def judge_regression(design: Design, plan: Plan) -> Judgement:
 def fit_contaminated(design: Design, plan: Plan) -> Found:
     """The law with a wide part that the evidence prefers, as the answer; the classical model where it does as well."""
     laws = _laws(design, plan)
-    found, _, _ = max(laws, key=lambda one: _candidate(*one).log_evidence)
+    evidence = lambda found, margin: Candidate("", found.value, found.optimum.curve, margin=margin).log_evidence
+    found, _, _ = max(laws, key=lambda one: evidence(one[0], one[2]))
     if isinstance(plan_of(found).law, Contaminated) or not found.outcome.converged:
         return found
     return found.with_outcome("boundary", plan.law.boundary_text)
@@ -71,15 +76,8 @@ def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
     trimmed = trimmed_start(design, family)
     plain_starts = wide_starts(design, plainest, classical, trimmed)
     if trimmed and richer and _is_wider(design, richer[0], plain_starts[0], trimmed[0][1]):
-        laws.append(
-            (
-                _highest(
-                    design, replace(plain, law=Contaminated(family, richer[0])), spread_starts(plain_starts[0], trimmed)
-                ),
-                richer[0],
-                0.0,
-            )
-        )
+        wider = replace(plain, law=Contaminated(family, richer[0]))
+        laws.append((_highest(design, wider, spread_starts(plain_starts[0], trimmed)), richer[0], 0.0))
         return laws
     found = _highest(design, replace(plain, law=Contaminated(family, plainest)), plain_starts)
     if found.outcome.kind != NOT_A_CORE:

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.special import expit, gammaln
 
 from robustly.fit.problem import Found
-from robustly.glm.contaminated_starts import MANY_ROWS, STOP, best_of_starts
+from robustly.glm.contaminated_starts import MANY_ROWS, STOP, best_of_starts, on_all_rows, sample_to_judge
 from robustly.glm.local import Classical, Law, LocalLabel
 from robustly.glm.regression import Plan, Regression, log_believed
 from robustly.model.linear import Design
@@ -91,17 +91,19 @@ FAR = "a law of labels that may be wrong, far from the boundary more often"
 def judge_labels(design: Design, family: Any) -> Judgement:
     """Weigh the laws of labels."""
     plan = lambda law: Plan(law, stop=STOP, extra_ridge=USUAL**-2)
-    right = best_of_starts(design, plan(Classical(family)), [np.zeros(design.size)])
+    some = sample_to_judge(design)
+    right = best_of_starts(some, plan(Classical(family)), [np.zeros(design.size)])
     u = right.vector
     # Far wrong labels make the coefficients of a law of right ones too flat.
     starts = [np.concatenate([steeper * u, [FLIPS[0]]]) for steeper in (1.0, 2.0)]
-    wrong = best_of_starts(design, plan(RareLabel(family)), starts)
+    wrong = best_of_starts(some, plan(RareLabel(family)), starts)
     starts = [
         np.concatenate([steeper * u, [FLIPS[0], margin, SHARPNESS[0]]]) for steeper, margin in ((1.0, 0.0), (2.0, 0.7))
     ]
-    far = best_of_starts(design, plan(MarginLabel(family)), starts)
+    far = best_of_starts(some, plan(MarginLabel(family)), starts)
     # A common rate with a steep slope and a rate that grows with the margin describe even a thousand rows about as well.
-    return judge([_candidate(RIGHT, right), _candidate(WRONG, wrong), _candidate(FAR, far)], cautious=True)
+    laws = ((RIGHT, right), (WRONG, wrong), (FAR, far))
+    return judge([_label_law(name, on_all_rows(found, design)) for name, found in laws], cautious=True)
 
 
 def rate_of(law: Law, m: np.ndarray, phi: np.ndarray) -> np.ndarray:
@@ -111,7 +113,7 @@ def rate_of(law: Law, m: np.ndarray, phi: np.ndarray) -> np.ndarray:
     return (0.0 if isinstance(law, Classical) else law.natural("flip", phi[0])) + 0.0 * m
 
 
-def _candidate(name: str, found: Found) -> Candidate:
+def _label_law(name: str, found: Found) -> Candidate:
     problem = found.problem
     assert isinstance(problem, Regression)
     design, law = problem.design, problem.plan.law
