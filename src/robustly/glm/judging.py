@@ -15,7 +15,7 @@ from robustly.fit.newton import Watch
 from robustly.fit.outcome import Outcome
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
-from robustly.glm.contaminated import Contaminated, cores_of
+from robustly.glm.contaminated import Contaminated, believed_of_core, cores_of
 from robustly.glm.contaminated_starts import (
     MANY_ROWS,
     STOP,
@@ -35,6 +35,7 @@ from robustly.glm.predictive import Fitted
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
 from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge, vectors_along
+from robustly.result.two_part import LOG_2PI
 from robustly.rows.store import Data
 
 # How many normal rows lie more than a deviation out; and by how many standard errors more show that a core is too narrow.
@@ -77,8 +78,8 @@ def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
     plain_starts = wide_starts(design, plainest, classical, trimmed)
     if trimmed and richer and _is_wider(design, richer[0], plain_starts[0], trimmed[0][1]):
         wider = replace(plain, law=Contaminated(family, richer[0]))
-        laws.append((_highest(design, wider, spread_starts(plain_starts[0], trimmed)), richer[0], 0.0))
-        return laws
+        found = _highest(design, wider, spread_starts(plain_starts[0], trimmed))
+        return [*laws, _spread_alone(design, plan, found, richer[0]), (found, richer[0], 0.0)]
     found = _highest(design, replace(plain, law=Contaminated(family, plainest)), plain_starts)
     if found.outcome.kind != NOT_A_CORE:
         laws.append((found, plainest, 0.0))
@@ -87,8 +88,28 @@ def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
             is_spread = isinstance(core, LocalPredictor) and trimmed
             starts = spread_starts(plain_starts[0], trimmed) if is_spread else grown_starts(core, found)
             margin = HEAVY_MARGIN if isinstance(family, Normal) else 0.0
-            laws.append((_highest(design, replace(plain, law=Contaminated(family, core)), starts), core, margin))
+            wider_found = _highest(design, replace(plain, law=Contaminated(family, core)), starts)
+            if isinstance(core, LocalPredictor):
+                laws.append(_spread_alone(design, plan, wider_found, core))
+            laws.append((wider_found, core, margin))
     return laws
+
+
+def _spread_alone(design: Design, plan: Plan, wide: Found, core: Law) -> tuple[Found, Law, float]:
+    """A core with predictors of its own by itself, climbed to from where it stands beside a wide part."""
+    assert isinstance(wide.problem, Regression)
+    u, phi = wide.problem.split(wide.vector)
+    start = np.concatenate([u, phi[: len(core.names)]])
+    found = best_of_starts(design, Plan(core, nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge), [start])
+    # The same weak prior of the spread as beside a wide part: next to the curvature of the rows it moves nothing.
+    assert isinstance(found.problem, Regression)
+    place = found.problem.design.size + core.names.index("spread")
+    centre, width = believed_of_core(core)["spread"]
+    away = (found.vector[place] - centre) / width
+    curve = found.optimum.curve.copy()
+    curve[place, place] -= width**-2.0
+    value = found.value - 0.5 * away**2 - float(np.log(width)) - 0.5 * LOG_2PI
+    return replace(found, optimum=replace(found.optimum, value=value, curve=curve)), core, 0.0
 
 
 def _is_wider(design: Design, core: Law, start: np.ndarray, left: np.ndarray) -> bool:
