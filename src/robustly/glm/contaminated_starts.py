@@ -148,10 +148,10 @@ def wide_starts(
     return found or [np.concatenate([u, phi, side, np.log([0.2, usual, 0.05])])]
 
 
-def spread_starts(plain: np.ndarray, trimmed: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
-    """Starts of a core with predictors of its own: a spread as wide as the middle of the rows, the rest as the `plain` start has it."""
+def spread_starts(trimmed: list[tuple[np.ndarray, np.ndarray]]) -> list[np.ndarray]:
+    """Starts of a core with predictors of its own and a wide part: a spread as wide as the middle of the rows."""
     spread = lambda left: np.log(np.clip(CONSISTENT * float(np.median(np.abs(left))), 0.05, 2.0))
-    return [np.concatenate([u, [spread(left)], plain[len(u) :]]) for u, left in trimmed]
+    return [np.concatenate([u, [spread(left), 0.0], strayed_start(left, 1.0, USUAL_SHIFT)]) for u, left in trimmed]
 
 
 def grown_starts(core: Law, previous: Found) -> list[np.ndarray]:

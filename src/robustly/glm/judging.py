@@ -6,6 +6,7 @@ The laws that judge are fitted beside the law the user chose, which keeps its es
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -44,10 +45,17 @@ OUT_BY_CHANCE, SURE = 0.3173, 3.0
 MOST_STRAYED, TOO_MANY = 0.15, 0.3
 
 
-def judge_regression(design: Design, plan: Plan) -> Judgement:
-    """Weigh the cores of a regression, each by itself and with a wide part."""
+WeighedLaw = tuple[Found, Law, float]
+"""A law that is weighed: fitted, its core, and by how much it must do better."""
+
+
+def judge_regression(design: Design, plan: Plan, known: Found | None = None) -> Judgement:
+    """Weigh the cores of a regression, each by itself and with a wide part; `known` is the user's own fit."""
     some = sample_to_judge(design)
-    laws = [(on_all_rows(found, design), core, margin) for found, core, margin in _laws(some, plan)]
+    laws = [
+        (on_all_rows(found, design), core, margin)
+        for found, core, margin in _laws(some, plan, lambda wide, core: [_spread_alone(some, plan, wide, core, known)])
+    ]
     candidates = [_candidate(*one) for one in laws]
     if len(candidates) == 1:
         return judge(candidates, "The classical model has no finite estimates.")
@@ -56,7 +64,7 @@ def judge_regression(design: Design, plan: Plan) -> Judgement:
 
 def fit_contaminated(design: Design, plan: Plan) -> Found:
     """The law with a wide part that the evidence prefers, as the answer; the classical model where it does as well."""
-    laws = _laws(design, plan)
+    laws = _laws(design, plan, lambda wide, core: [])
     evidence = lambda found, margin: Candidate("", found.value, found.optimum.curve, margin=margin).log_evidence
     found, _, _ = max(laws, key=lambda one: evidence(one[0], one[2]))
     if isinstance(plan_of(found).law, Contaminated) or not found.outcome.converged:
@@ -64,43 +72,46 @@ def fit_contaminated(design: Design, plan: Plan) -> Found:
     return found.with_outcome("boundary", plan.law.boundary_text)
 
 
-def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
-    """Every law that is weighed: fitted, its core, and by how much it must do better."""
+def _laws(design: Design, plan: Plan, alone: Callable[[Found, Law], list[WeighedLaw]]) -> list[WeighedLaw]:
+    """Every law that is weighed; `alone` gives a core with a spread by itself, from where it stands beside a wide part."""
     family = plan.law.family
     plain = Plan(Classical(family), nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge)
     plainest, *richer = cores_of(plan.law)
+    trimmed = trimmed_start(design, family)
+    spread = next((core for core in richer if isinstance(core, LocalPredictor)), None)
+    if trimmed and spread is not None and _is_wider(design, plainest, *trimmed[0]):
+        # The plainest core is out of the question.
+        found = _highest(design, replace(plain, law=Contaminated(family, spread)), spread_starts(trimmed))
+        if found.outcome.converged:
+            return [*alone(found, spread), (found, spread, 0.0)]
     # The classical model may have been fitted on the way to the law that was asked for.
     classical = fit_classical(design, replace(plan, held={}))
     laws = [(classical, plainest, 0.0)]
     if not classical.outcome.converged:
         return laws
-    trimmed = trimmed_start(design, family)
-    plain_starts = wide_starts(design, plainest, classical, trimmed)
-    if trimmed and richer and _is_wider(design, richer[0], plain_starts[0], trimmed[0][1]):
-        wider = replace(plain, law=Contaminated(family, richer[0]))
-        found = _highest(design, wider, spread_starts(plain_starts[0], trimmed))
-        return [*laws, _spread_alone(design, plan, found, richer[0]), (found, richer[0], 0.0)]
-    found = _highest(design, replace(plain, law=Contaminated(family, plainest)), plain_starts)
+    found = _highest(
+        design, replace(plain, law=Contaminated(family, plainest)), wide_starts(design, plainest, classical, trimmed)
+    )
     if found.outcome.kind != NOT_A_CORE:
         laws.append((found, plainest, 0.0))
     for core in richer:
         if _overdispersed(core, found):
-            is_spread = isinstance(core, LocalPredictor) and trimmed
-            starts = spread_starts(plain_starts[0], trimmed) if is_spread else grown_starts(core, found)
+            starts = spread_starts(trimmed) if core is spread and trimmed else grown_starts(core, found)
             margin = HEAVY_MARGIN if isinstance(family, Normal) else 0.0
-            wider_found = _highest(design, replace(plain, law=Contaminated(family, core)), starts)
-            if isinstance(core, LocalPredictor):
-                laws.append(_spread_alone(design, plan, wider_found, core))
-            laws.append((wider_found, core, margin))
+            wider = _highest(design, replace(plain, law=Contaminated(family, core)), starts)
+            laws += [*(alone(wider, core) if core is spread else []), (wider, core, margin)]
     return laws
 
 
-def _spread_alone(design: Design, plan: Plan, wide: Found, core: Law) -> tuple[Found, Law, float]:
-    """A core with predictors of its own by itself, climbed to from where it stands beside a wide part."""
+def _spread_alone(design: Design, plan: Plan, wide: Found, core: Law, known: Found | None) -> WeighedLaw:
+    """A core with predictors of its own by itself, as it is `known` or climbed to from where it stands beside a wide part."""
     assert isinstance(wide.problem, Regression)
-    u, phi = wide.problem.split(wide.vector)
-    start = np.concatenate([u, phi[: len(core.names)]])
-    found = best_of_starts(design, Plan(core, nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge), [start])
+    if known is not None and known.outcome.kind == "converged" and _is_fit_of(known, design, core):
+        found = known
+    else:
+        u, phi = wide.problem.split(wide.vector)
+        start = np.concatenate([u, phi[: len(core.names)]])
+        found = best_of_starts(design, Plan(core, nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge), [start])
     # The same weak prior of the spread as beside a wide part: next to the curvature of the rows it moves nothing.
     assert isinstance(found.problem, Regression)
     place = found.problem.design.size + core.names.index("spread")
@@ -112,13 +123,20 @@ def _spread_alone(design: Design, plan: Plan, wide: Found, core: Law) -> tuple[F
     return replace(found, optimum=replace(found.optimum, value=value, curve=curve)), core, 0.0
 
 
-def _is_wider(design: Design, core: Law, start: np.ndarray, left: np.ndarray) -> bool:
-    """Whether many more rows lie a deviation out of the plainest core than do by chance, rows far out left aside."""
-    if not isinstance(core, LocalPredictor) or design.rows.here is None or len(left) != len(design):
+def _is_fit_of(known: Found, design: Design, core: Law) -> bool:
+    """Whether a fit is one of this core to these rows, with nothing held or believed besides."""
+    problem = known.problem
+    if not isinstance(problem, Regression) or problem.attenuated:
         return False
-    plainest = Classical(core.family)
-    u, phi = start[: design.size], start[design.size : design.size + len(plainest.names)]
-    out = normal_scores(plainest, design.predictor(u), phi, design.y, design.trials) > 1.0
+    plan = problem.plan
+    return problem.design is design and plan.law == core and not plan.held and plan.hyperprior is None
+
+
+def _is_wider(design: Design, plainest: Law, u: np.ndarray, left: np.ndarray) -> bool:
+    """Whether many more rows lie a deviation out of the plainest core than do by chance, rows far out left aside."""
+    if design.rows.here is None or len(left) != len(design):
+        return False
+    out = normal_scores(plainest, design.predictor(u), np.zeros(0), design.y, design.trials) > 1.0
     inside = ~far_out(left)
     return float(out[inside].mean()) > OUT_BY_CHANCE + SURE * np.sqrt(OUT_BY_CHANCE / inside.sum())
 

@@ -271,7 +271,7 @@ class GLMSource(Source):
             return GLMSource(replace(self.found, problem=self.problem.with_design(here)), self.asked).judge()
         if self.law.family.yes_or_no and bool(np.all(self.design.trials == 1)):
             return judge_labels(self.design, self.law.family)
-        return judge_regression(self.design, self.asked)
+        return judge_regression(self.design, self.asked, self.found)
 
     @cached_property
     def cumulative(self) -> tuple[np.ndarray, np.ndarray]:
