@@ -72,8 +72,8 @@ def fit_contaminated(design: Design, plan: Plan) -> Found:
     return found.with_outcome("boundary", plan.law.boundary_text)
 
 
-def _laws(design: Design, plan: Plan, alone: Callable[[Found, Law], list[WeighedLaw]]) -> list[WeighedLaw]:
-    """Every law that is weighed; `alone` gives a core with a spread by itself, from where it stands beside a wide part."""
+def _laws(design: Design, plan: Plan, by_itself: Callable[[Found, Law], list[WeighedLaw]]) -> list[WeighedLaw]:
+    """Every law that is weighed; `by_itself` gives a core with a spread by itself, from where it stands beside a wide part."""
     family = plan.law.family
     plain = Plan(Classical(family), nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge)
     plainest, *richer = cores_of(plan.law)
@@ -83,7 +83,7 @@ def _laws(design: Design, plan: Plan, alone: Callable[[Found, Law], list[Weighed
         # The plainest core is out of the question.
         found = _highest(design, replace(plain, law=Contaminated(family, spread)), spread_starts(trimmed))
         if found.outcome.converged:
-            return [*alone(found, spread), (found, spread, 0.0)]
+            return [*by_itself(found, spread), (found, spread, 0.0)]
     # The classical model may have been fitted on the way to the law that was asked for.
     classical = fit_classical(design, replace(plan, held={}))
     laws = [(classical, plainest, 0.0)]
@@ -99,7 +99,7 @@ def _laws(design: Design, plan: Plan, alone: Callable[[Found, Law], list[Weighed
             starts = spread_starts(trimmed) if core is spread and trimmed else grown_starts(core, found)
             margin = HEAVY_MARGIN if isinstance(family, Normal) else 0.0
             wider = _highest(design, replace(plain, law=Contaminated(family, core)), starts)
-            laws += [*(alone(wider, core) if core is spread else []), (wider, core, margin)]
+            laws += [*(by_itself(wider, core) if core is spread else []), (wider, core, margin)]
     return laws
 
 
