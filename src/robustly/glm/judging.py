@@ -54,7 +54,7 @@ def judge_regression(design: Design, plan: Plan, known: Found | None = None) -> 
     some = sample_to_judge(design)
     laws = [
         (on_all_rows(found, design), core, margin)
-        for found, core, margin in _laws(some, plan, lambda wide, core: [_spread_alone(some, plan, wide, core, known)])
+        for found, core, margin in _laws(some, plan, lambda wide, core: [_spread_itself(some, plan, wide, core, known)])
     ]
     candidates = [_candidate(*one) for one in laws]
     if len(candidates) == 1:
@@ -103,7 +103,7 @@ def _laws(design: Design, plan: Plan, by_itself: Callable[[Found, Law], list[Wei
     return laws
 
 
-def _spread_alone(design: Design, plan: Plan, wide: Found, core: Law, known: Found | None) -> WeighedLaw:
+def _spread_itself(design: Design, plan: Plan, wide: Found, core: Law, known: Found | None) -> WeighedLaw:
     """A core with predictors of its own by itself, as it is `known` or climbed to from where it stands beside a wide part."""
     assert isinstance(wide.problem, Regression)
     if known is not None and known.outcome.kind == "converged" and _is_fit_of(known, design, core):

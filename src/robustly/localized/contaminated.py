@@ -39,6 +39,8 @@ WIDTHS = (float(np.log(5.0)), 1.5)
 START = {"width": 4.0, "share": 0.05}
 # A second start leaves this share of the rows out, the most surprising ones, and hyperparameters move so far at most.
 TRIMMED, FURTHEST = 0.2, 2.0
+# Once two parts do better than one by so many nats, no other start is tried.
+DECIDED = 3.0
 PARTS = np.array([[0.0], [1.0]])
 # Differences in the vector; and how sure of a row one can be by them.
 STEP, CERTAIN = 1e-2, 1e-5
@@ -147,6 +149,8 @@ def fit_two_parts(
 ) -> tuple[Found, Callable[[], Judgement]]:
     """The better of the two laws, the plain one or that in two parts, and how they judge the rows."""
     integrate = default_approximation(law.core) if approx is None or approx.is_exact else approx
+    one_part = Candidate("the fitted prior in one part", plain.value, plain.curve)
+    two_parts = lambda found: Candidate("the fitted prior and a wide part", found.value, found.curve)
     best: Found | None = None
     for core in _cores(law, plain, rows):
         start = np.asarray(law.model.parameters.vector(law.theta_of(core)))
@@ -156,10 +160,11 @@ def fit_two_parts(
             continue
         if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-6):
             best = found
-    one_part = Candidate("the fitted prior in one part", plain.value, plain.curve)
+        if best is not None and two_parts(best).log_evidence > one_part.log_evidence + DECIDED:
+            break
     if best is None:
         return plain, lambda: judge([one_part])
-    both = Candidate("the fitted prior and a wide part", best.value, best.curve)
+    both = two_parts(best)
 
     def judged() -> Judgement:
         odds, variance = odds_by_row(law, best)
