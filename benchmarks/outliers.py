@@ -96,9 +96,12 @@ def _glm(family: str) -> Callable[..., Any]:
 
 
 def rates(rng: np.random.Generator, n: int, share: float, size: float, side: str, core: str) -> tuple[Any, ...]:
-    x = rng.poisson(5.0 * rng.gamma(4.0, 0.25, n)).astype(float)
-    bad, _ = planted(rng, n, share, "one")
-    x[bad] = rng.poisson(5.0 * size, len(bad))
+    """Counts about 5 with some that are `size` times as high; on both sides, counts about 20 with rates times or over `size`."""
+    mean = 5.0 if side == "one" else 20.0
+    own = mean * rng.gamma(4.0, 0.25, n)
+    x = rng.poisson(own).astype(float)
+    bad, sign = planted(rng, n, share, side)
+    x[bad] = rng.poisson(mean * size if side == "one" else own[bad] * size**sign, len(bad))
     return np.zeros((n, 0)), x, None, bad
 
 
@@ -206,9 +209,9 @@ def cells(what: str, sizes: list[int]) -> list[tuple[int, float, float, str, str
         heavy = [(n, 0.05, 50.0, "both", "t3") for n in sizes] + [(n, 0.0, 0.0, "both", "t3") for n in sizes]
         return [*clean, *((n, *one, "normal") for n in sizes for one in grid), *heavy]
     if what == "gamma_poisson":
-        return [
-            (n, s, z, "one", "clean") for n in sizes for s, z in ((0.0, 0.0), (0.01, 20.0), (0.05, 20.0), (0.1, 20.0))
-        ]
+        one_sided = [(s, z, "one") for s, z in ((0.0, 0.0), (0.01, 20.0), (0.05, 20.0), (0.1, 20.0))]
+        grid = [*one_sided, *((s, 8.0, "both") for s in (0.05, 0.1))]
+        return [(n, *one, "clean") for n in sizes for one in grid]
     if what in ("mixture", "localize"):
         planted = (
             ((0.0, 0.0), (0.05, 1.0), (0.1, 1.0), (0.1, 3.0))

@@ -256,10 +256,11 @@ def _overdispersed(core: Law, previous: Found) -> bool:
     law = problem.plan.law
     assert isinstance(law, Contaminated)
     u, phi = problem.split(previous.vector)
+    more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.to_shifted @ u)
+    # Asked in any case: other rows of the same kind would else compile what these did not need.
+    sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
     if previous.outcome.kind == NOT_A_CORE or law.natural("share", phi[-1]) > MOST_STRAYED:
         return True
-    more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.to_shifted @ u)
-    sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
     # Within its own error a spread gains nothing.
     return float(sums["more"]) > float(np.sqrt(sums["squares"]))
 
