@@ -5,7 +5,7 @@ core with a wide part (:class:`Candidate`), for one or more kinds of cores, and 
 (Laplace's approximation). From there on the rule is the same for all:
 
 - the probability that a row does not belong is that of the wide part given the row, averaged over the laws and over what the
-  rows leave open about their numbers;
+  rows leave open about their numbers (by tangents, except along the number in which odds bend, or by draws);
 - the list for a rate `fdr` takes rows in order while their mean local false discovery rate stays below it. That mean is bounded
   by tail areas, :math:`n\, p_{(k)} / k` with :math:`p_{(k)}` the k-th smallest tail probability in the core, averaged over the laws:
   it needs the core alone, not the form of the wide part (Efron 2008), and is the rule of Benjamini & Hochberg (1995) on a core that
