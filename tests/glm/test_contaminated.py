@@ -12,8 +12,9 @@ import robustly as rb
 from robustly._runtime.precision import double_precision
 from robustly.glm.contaminated import Contaminated
 from robustly.glm.contaminated_starts import trimmed_start
-from robustly.glm.families import Normal, Poisson
-from robustly.glm.local import Classical
+from robustly.glm.core_scores import normal_scores, score_slopes
+from robustly.glm.families import Binomial, Gamma, NegativeBinomial, Normal, Poisson
+from robustly.glm.local import Classical, LocalPredictor
 from robustly.model.read_design import read_design
 from robustly.result.two_part import log_gauss, shifted_parts
 
@@ -39,10 +40,10 @@ def test_the_wide_part_of_measurements_is_a_shift_to_either_side():
 def test_both_parts_of_counts_add_up_to_one():
     family, counts = Poisson(), np.arange(4000.0)
     law = Contaminated(family, Classical(family))
-    numbers = (1.2, np.log(0.8), np.log(0.2 / 0.8))
+    numbers = (1.2, -0.5, np.log(0.3), np.log(0.8), np.log(0.2 / 0.8))
 
     def parts(y):
-        state = law.places((y, 1.0), numbers, jnp.full(law.size, numbers[0]))
+        state = law.places((y, 1.0), numbers, law.unseen(jnp.asarray(numbers[0]), jnp))
         return law.parts((y, 1.0), numbers, state)
 
     with double_precision():
@@ -117,3 +118,136 @@ def test_contaminated_counts_give_the_coefficients_back():
         assert np.isin(bad, own.outliers()).mean() >= 0.8
         assert np.isin(own.outliers(), bad).mean() >= 0.8
     assert np.mean(errors["contaminated"]) < 0.7 * np.mean(errors["own"])
+
+
+def test_the_wide_part_of_counts_is_a_shift_of_the_predictor_to_either_side():
+    """Poisson counts at predictors N(m ± w, c²w² + τ²), averaged on a fine grid; the core has the spread τ alone."""
+    family, counts, m, spread, variation, width, above = Poisson(), np.array([0.0, 3.0, 60.0]), 1.2, 0.4, 0.3, 2.0, 0.3
+    law, own = Contaminated(family, LocalPredictor(family)), np.linspace(-25.0, 25.0, 200_001)
+    numbers = (m, np.log(spread), np.log(above / (1.0 - above)), np.log(variation), np.log(width), 0.0)
+    parts = lambda y: law.parts((y, 1.0), numbers, law.places((y, 1.0), numbers, law.unseen(jnp.asarray(m), jnp)))
+    with double_precision():
+        found = np.exp(np.stack([np.asarray(parts(y)) for y in counts]) + np.log(2.0))
+    found *= np.exp(family.log_base(counts, np.ones_like(counts)))[:, None]
+    far = np.hypot(variation * width, spread)
+    up, down = (stats.norm(m + side * width, far).pdf(own) for side in (1, -1))
+    priors = [stats.norm(m, spread).pdf(own), above * up + (1.0 - above) * down]
+    for y, both in zip(counts, found):
+        likelihood = stats.poisson(np.exp(own)).pmf(y)
+        np.testing.assert_allclose(both, [np.trapezoid(likelihood * prior, own) for prior in priors], rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("family", "core", "numbers"),
+    [
+        (Poisson(), LocalPredictor, (0.7, np.log(0.5))),
+        (Binomial(), Classical, (0.7,)),
+        (Gamma(), Classical, (0.7, np.log(4.0))),
+        (NegativeBinomial(), Classical, (0.7, np.log(4.0))),
+    ],
+    ids=str,
+)
+def test_derivatives_of_integrals_are_those_of_the_points(family, core, numbers):
+    """Slopes and curvatures from moments, against autodiff through the points of the rule."""
+    law = Contaminated(family, core(family))
+    rule = law.rule
+    numbers = (*numbers, 0.4, np.log(0.25), np.log(1.5), -2.0)
+    with double_precision():
+        given = jnp.asarray(numbers)
+        for y in (1.0, 4.0, 19.0):
+            row = (jnp.asarray(y), jnp.asarray(20.0))
+            state = law.places(row, tuple(given), law.unseen(given[0], jnp))
+            evidence = lambda at, row=row, state=state: rule.evidence(None, tuple(at), row, state)
+            found = rule.moments(None, None, tuple(given), row, None, state, False)
+            assert float(found.evidence) == pytest.approx(float(evidence(given)), rel=1e-12)
+            np.testing.assert_allclose(found.score, jax.grad(evidence)(given), atol=1e-10)
+            np.testing.assert_allclose(found.curve, jax.hessian(evidence)(given), atol=1e-9)
+
+
+@pytest.mark.parametrize("family", [Poisson(), Binomial()], ids=str)
+def test_slopes_of_scores_come_with_the_cdf(family):
+    rng = np.random.default_rng(0)
+    core, m, trials = LocalPredictor(family), rng.normal(size=80), np.full(80, 20.0)
+    y, phi, step = rng.integers(0, 12, 80).astype(float), np.log([0.4]), 1e-4
+    score, slope = score_slopes(core, m, phi, y, trials, 1.0)
+    at = lambda m, phi: normal_scores(core, m, phi, y, trials)
+    np.testing.assert_allclose(score, at(m, phi), rtol=1e-12)
+    inside = (score > 0.05) & (score < 5.0)
+    for place, ends in enumerate([(at(m + step, phi), at(m - step, phi)), (at(m, phi + step), at(m, phi - step))]):
+        numerical = (ends[0] - ends[1]) / (2.0 * step)
+        np.testing.assert_allclose(slope[inside, place], numerical[inside], rtol=1e-3, atol=1e-5)
+
+
+def test_one_far_row_does_not_make_others_doubtful():
+    """One of 100 gamma responses off by e⁴ says next to nothing of how shifts vary. A tangent in that number gave a tenth of all rows
+    a probability above .05; few rows of a gamma core deserve one. Not left to chance: seeds are fixed."""
+    doubtful = []
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(ROWS, 3))
+        mean = np.exp(1.0 + X @ [0.5, -0.5, 0.25])
+        mean[0] *= np.exp(4.0)
+        found = rb.RobustGLM("gamma").fit(X, rng.gamma(5.0, mean / 5.0)).result_.outlier_probability
+        assert found[0] > 0.9
+        doubtful.append(np.mean(found[1:] > 0.05))
+    assert np.mean(doubtful) < 0.02
+
+
+def test_laws_fitted_to_a_sample_judge_all_rows(monkeypatch):
+    """Rows beyond the sample have probabilities too, and those of gross rows and of the centre do not depend on it."""
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(1500, 2))
+    y = X @ [1.0, -1.0] + rng.normal(size=1500)
+    y[::30] += 12.0
+    whole = rb.RobustLinearRegression().fit(X, y).result_.outlier_probability
+    monkeypatch.setattr("robustly.glm.contaminated_starts.ENOUGH_ROWS", 700)
+    fit = rb.RobustLinearRegression().fit(X, y).result_
+    assert len(fit.outlier_probability) == 1500
+    np.testing.assert_allclose(fit.outlier_probability[::30], whole[::30], atol=0.02)
+    assert np.median(np.abs(fit.outlier_probability - whole)) < 1e-3
+    assert set(np.arange(0, 1500, 30)) <= set(fit.outliers())
+
+
+def test_rows_of_a_clean_core_with_a_spread_are_left_in_peace():
+    """A row is listed in about 4 % of clean sets: in more than 4 of 15 with probability .0003. Where only the law with a wide part was
+    weighed it was one in eight."""
+    listed, probable = [], []
+    for seed in range(SETS):
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(ROWS, 3))
+        y = rng.poisson(np.exp(3.0 + X @ [0.5, -0.5, 0.25] + 0.5 * rng.normal(size=ROWS)))
+        fit = rb.RobustPoissonRegression().fit(X, y).result_
+        listed.append(len(fit.outliers()) > 0)
+        probable.append(fit.outlier_probability.mean())
+    assert sum(listed) <= 4
+    assert np.mean(probable) < 0.03
+
+
+def labels(seed, share):
+    """Labels by three columns, of which a share is flipped, all with log odds beyond three."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(ROWS, 3))
+    eta = X @ [2.0, -2.0, 1.0]
+    y = rng.random(ROWS) < 1.0 / (1.0 + np.exp(-eta))
+    bad = rng.choice(np.flatnonzero(np.abs(eta) > 3.0), round(share * ROWS), replace=False)
+    y[bad] = ~y[bad]
+    return X, y.astype(float), bad
+
+
+@pytest.mark.filterwarnings("ignore::robustly.errors.ConvergenceWarning")
+def test_probabilities_of_wrong_labels_are_kept():
+    """Of rows given .8 to 1, some .87 are wrong at n = 100 (60 sets); there are about 60 in ten sets, so that fewer than .7 of them is below
+    four standard errors. A tangent in the slopes gave .63 in .8 to .9."""
+    right, found = 0, 0
+    for seed in range(10):
+        X, y, bad = labels(seed, 0.1)
+        sure = rb.RobustLogisticRegression(local="label").fit(X, y).result_.outlier_probability > 0.8
+        right, found = right + int(sure[bad].sum()), found + int(sure.sum())
+    assert found >= 30
+    assert right >= 0.7 * found
+
+
+def test_right_labels_are_left_in_peace():
+    """A label is listed in about 1 % of clean sets: in more than 2 of 15 with probability .0004."""
+    found = [rb.RobustLogisticRegression(local=None).fit(*labels(seed, 0.0)[:2]).result_ for seed in range(SETS)]
+    assert sum(len(fit.outliers()) > 0 for fit in found) <= 2

@@ -12,7 +12,14 @@ import pytest
 from scipy import optimize, sparse, special, stats
 
 import robustly.glm as glm
-from robustly.errors import ConvergenceWarning, DataError, IdentifiabilityWarning, ModelError, SupportError
+from robustly.errors import (
+    ConvergenceWarning,
+    DataError,
+    HeavyTailsWarning,
+    IdentifiabilityWarning,
+    ModelError,
+    SupportError,
+)
 from robustly.glm.families import Bernoulli, Poisson
 
 REFERENCE = json.loads((Path(__file__).parent.parent / "references" / "glm.json").read_text())
@@ -227,6 +234,23 @@ def test_phones_slope_is_in_the_robust_range():
     plain = glm.RobustGLM("normal", local=None).fit(frame[["year"]], frame["calls"])
     assert 1.0 < model.coef_[0] < 2.1
     assert plain.coef_[0] == pytest.approx(5.04, abs=0.01)
+    # From 1964 to 1969 minutes were counted instead of calls, and in parts of the years before and after.
+    with pytest.warns(HeavyTailsWarning, match="it lists 7 rows, the core that judged 8"):
+        listed = model.outliers()
+    assert {64, 65, 66, 67, 68, 69} <= set(frame["year"].to_numpy()[listed]) <= set(range(63, 71))
+    assert model.result_.outlier_probability[frame["year"].between(64, 69)].min() > 0.95
+
+
+def test_absences_of_quine_vary_and_none_of_them_is_listed():
+    """Days away from school are overdispersed (MASS, section 7.4), and that takes no row for an outlier. Rates of their own spread as a
+    gamma law: under a log-normal one the children who never missed a day are too many, and in doubt."""
+    frame = real("MASS", "quine")
+    gamma, normal = (
+        glm("Days ~ Eth + Sex + Age + Lrn", frame, family=family) for family in ("negative_binomial", "poisson")
+    )
+    assert len(gamma.outliers(fdr=0.05)) == len(normal.outliers(fdr=0.05)) == 0
+    assert gamma.outlier_probability.max() < 0.2
+    assert set(frame["Days"][normal.outlier_probability > 0.45]) <= {0}
 
 
 def test_leverage_is_a_known_failure():

@@ -124,6 +124,13 @@ class PairDefinition(ABC):
         """The prior's arguments as they are reported."""
         return {name: value for name, value in theta.items() if name not in self.shared}
 
+    def strayed(self, theta: Theta, shift: Any, variance: Any) -> Theta | None:
+        """The coordinates of locals that are shifted on the scale of their logarithm (chances: log odds) and vary more there.
+
+        None if the pair does not say; rows that do not belong then have more widely spread locals.
+        """
+        return None
+
     def derived(self, theta: Theta) -> dict[str, Any]:
         """Other names for what was fitted, such as a Student-t's degrees of freedom."""
         return {}

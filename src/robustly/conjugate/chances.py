@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.scipy.special import gammaln
@@ -41,6 +43,13 @@ class BetaPair(ConjugatePair):
 
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return theta["concentration"] * theta["mean"], theta["concentration"] * (1.0 - theta["mean"])
+
+    def strayed(self, theta: Theta, shift: Any, variance: Any) -> Theta:
+        mean = theta["mean"]
+        moved = jax.nn.sigmoid(jnp.log(mean) - jnp.log1p(-mean) + shift)
+        # Log odds vary by about one over concentration times μ(1 − μ).
+        total = 1.0 / (theta["concentration"] * mean * (1.0 - mean)) + variance
+        return {**theta, "concentration": 1.0 / (moved * (1.0 - moved) * total), "mean": moved}
 
     def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) + gammaln(eta[1]) - gammaln(eta[0] + eta[1])

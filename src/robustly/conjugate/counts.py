@@ -117,10 +117,16 @@ class GammaPoisson(ConjugatePair):
 
     @staticmethod
     def _centre(theta: Theta, row: Columns) -> Array:
-        return jnp.exp(jnp.dot(row["design"], theta["coef"])) if "coef" in theta else theta["mean"]
+        if "coef" in theta:
+            return jnp.exp(jnp.dot(row["design"], theta["coef"]) + theta.get("shift", 0.0))
+        return theta["mean"]
 
     def natural(self, theta: Theta, row: Columns) -> tuple[Any, ...]:
         return theta["concentration"], theta["concentration"] / self._centre(theta, row)
+
+    def strayed(self, theta: Theta, shift: Any, variance: Any) -> Theta:
+        place = {"shift": shift} if "coef" in theta else {"mean": theta["mean"] * jnp.exp(shift)}
+        return {**theta, "concentration": 1.0 / (1.0 / theta["concentration"] + variance), **place}
 
     def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) - eta[0] * jnp.log(eta[1])

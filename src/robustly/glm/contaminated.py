@@ -4,10 +4,11 @@ r"""What if some rows do not belong at all? A law in two parts: a core, and a wi
 
 A heavy-tailed law has no line between rows that belong and rows that do not; this one has, and the probability of the wide
 part given a row is the probability that the row does not belong. A strayed row is off by something, not by next to nothing, so
-that the wide part does not take the edge of the core for its own. Measurements are shifted by about `width` scales to either side,
-more or less by `variation` of that: many rows tell whether all strayed by as much, or each by its own. For other responses the
-predictor is shifted by :math:`u \sim (u/w)^2 N(0, w^2)`, a normal times its square (the moment prior of Johnson & Rossell 2010),
-which is integrated. Weak priors on `share`, `width` and `variation` keep the fit regular where no row strayed.
+that the wide part does not take the edge of the core for its own: it is shifted by about `width` to either side, more or less by
+`variation` of that. Many rows tell whether all strayed by as much, or each by its own. Measurements are shifted by so many
+scales; for other responses the predictor is shifted, by :math:`u \sim \rho N(w, c^2w^2) + (1 - \rho) N(-w, c^2w^2)`, which is
+integrated, with the share :math:`\rho` of strayed rows above (`side`) fitted: low counts overlap with a core that high ones do not.
+Weak priors on `share`, `side`, `width` and `variation` keep the fit regular where no row strayed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,18 @@ from robustly.approx.moments import Finish, Moments
 from robustly.glm.families import Normal
 from robustly.glm.family import Family
 from robustly.glm.law import Description, Law
-from robustly.glm.local import Classical, LocalLabel, LocalPrecision, LocalPredictor, log_prior, log_student_t
+from robustly.glm.local import Classical, LocalPrecision, LocalPredictor, log_prior, log_student_t
 from robustly.model.row import RowModel
-from robustly.result.two_part import DOF, SHARE, VARIATION, WIDTHS_OF_MEASUREMENTS, log_gauss, shifted_parts
+from robustly.result.two_part import (
+    DOF,
+    SHARE,
+    SIDE,
+    VARIATION,
+    WIDTHS_OF_MEASUREMENTS,
+    WIDTHS_OF_PREDICTORS,
+    log_gauss,
+    shifted_parts,
+)
 
 if TYPE_CHECKING:
     from jax import Array
@@ -33,18 +43,17 @@ if TYPE_CHECKING:
     Row = tuple[Array, Array]
     Numbers = tuple[Array, ...]
 
-# Points on each side of a row's peak, how far down they go in nats, most steps to find the peak and these ends, and how closely.
-NODES, DEPTH, CLIMB, WIDEN, NEAR = 12, 20.0, 14, 10, 1e-3
+# Points of an integral, how far down they go in nats, most steps to find the peak and these ends, and how closely.
+NODES, DEPTH, CLIMB, WIDEN, NEAR = 16, 17.0, 14, 10, 1e-3
 # Normal priors, on the scales that are searched: log odds of the share, logarithms of the others.
-WIDTHS_OF_PREDICTORS = (float(np.log(2.0)), 0.6)
 SPREAD = (float(np.log(0.5)), 1.0)
-MARGIN = (float(np.log(2.0)), 0.7)
 WIDE = ("variation", "width")
+SHARES = ("side", "share")
 
 
 @dataclass(frozen=True)
 class Contaminated(Law):
-    """A core law and a wide part, whose `share`, `width` and, of measurements, `variation` are fitted along."""
+    """A core law and a wide part, whose `share`, `width`, `variation` and, but for measurements, `side` are fitted along."""
 
     core: Law
 
@@ -54,36 +63,35 @@ class Contaminated(Law):
 
     @property
     def names(self) -> tuple[str, ...]:
-        return (*self.core.names, *(("variation",) if isinstance(self.family, Normal) else ()), "width", "share")
+        return (*self.core.names, *(() if isinstance(self.family, Normal) else ("side",)), *WIDE, "share")
 
     @property
     def believed(self) -> Mapping[str, tuple[float, float]]:
-        core = {**believed_of_core(self.core), "share": SHARE}
-        if isinstance(self.family, Normal):
-            return {**core, "width": WIDTHS_OF_MEASUREMENTS, "variation": VARIATION}
-        return {**core, "width": WIDTHS_OF_PREDICTORS}
+        width = WIDTHS_OF_MEASUREMENTS if isinstance(self.family, Normal) else WIDTHS_OF_PREDICTORS
+        found = {**believed_of_core(self.core), "share": SHARE, "width": width, "variation": VARIATION}
+        return found if isinstance(self.family, Normal) else {**found, "side": SIDE}
 
     def natural(self, name: str, value: Any, xp: Any = np) -> Any:
-        if name == "share":
+        if name in SHARES:
             return 1.0 / (1.0 + xp.exp(-value))
         return xp.exp(value) if name in WIDE else self.core.natural(name, value, xp)
 
     def free(self, name: str, value: float) -> float:
-        if name == "share":
+        if name in SHARES:
             return float(np.log(value) - np.log1p(-value))
         return float(np.log(value)) if name in WIDE else self.core.free(name, value)
 
     def slope(self, name: str, value: float) -> float:
         found = float(self.natural(name, value))
-        if name == "share":
+        if name in SHARES:
             return found * (1.0 - found)
         return found if name in WIDE else self.core.slope(name, value)
 
     def bounds(self, name: str) -> tuple[float, float]:
-        return (0.0, 1.0) if name == "share" else super().bounds(name)
+        return (0.0, 1.0) if name in SHARES else super().bounds(name)
 
     def scale_of(self, name: str) -> str:
-        return "unit" if name == "share" else super().scale_of(name)
+        return "unit" if name in SHARES else super().scale_of(name)
 
     @property
     def rule(self) -> Approximation | None:
@@ -92,25 +100,32 @@ class Contaminated(Law):
     def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
         import jax.numpy as jnp
 
-        state = self.places(row, (m, *phi), jnp.full(self.size, m))
+        state = self.places(row, (m, *phi), jnp.asarray(self.unseen(m, jnp)))
         return jnp.logaddexp(*self.parts(row, (m, *phi), state))
 
     @property
-    def size(self) -> int:
-        """How many numbers say where a row is looked at: a peak and two ends for each part that is integrated."""
+    def integrated(self) -> int:
+        """How many integrals a row needs: one for each side that it may have strayed to, and one for a core with a spread."""
         if isinstance(self.family, Normal):
             return 0
-        return 6 if isinstance(self.core, LocalPredictor) else 3
+        return 3 if isinstance(self.core, LocalPredictor) else 2
 
-    def _integrals(self, numbers: Numbers) -> list[Numbers]:
-        """The numbers of the parts in which rows have predictors of their own: predictor, log of their spread, dispersions."""
+    def unseen(self, m: Any, xp: Any) -> Any:
+        """What :meth:`places` begins with, of rows with the predictors `m`: their peaks, and ends that are not known yet."""
+        place = xp.stack([m, 0.0 * m, 0.0 * m], axis=-1)
+        return xp.concatenate([place] * self.integrated, axis=-1) if self.integrated else place[..., :0]
+
+    def _integrals(self, numbers: Numbers) -> tuple[Array, Numbers]:
+        """Centre and log spread of a row's own predictor, by integral, and dispersions: the core's, if it has one, first."""
         import jax.numpy as jnp
 
-        m, *phi, width, _ = numbers
-        if isinstance(self.core, LocalPredictor):
-            spread, *nuisance = phi
-            return [(m, spread, *nuisance), (m, 0.5 * jnp.logaddexp(2.0 * width, 2.0 * spread), *nuisance)]
-        return [(m, width, *phi)]
+        m, *phi, _, variation, width, _ = numbers
+        shift, log_spread = jnp.exp(width), width + variation
+        if not isinstance(self.core, LocalPredictor):
+            return jnp.array([[m + shift, log_spread], [m - shift, log_spread]]), tuple(phi)
+        spread, *nuisance = phi
+        both = 0.5 * jnp.logaddexp(2.0 * log_spread, 2.0 * spread)
+        return jnp.array([[m, spread], [m + shift, both], [m - shift, both]]), tuple(nuisance)
 
     def _joint(self, row: Row) -> Callable[..., Array]:
         import jax.numpy as jnp
@@ -124,26 +139,28 @@ class Contaminated(Law):
     def places(self, row: Row, numbers: Numbers, state: Array) -> Array:
         """Where a row is looked at, searched for from `state`."""
         import jax
-        import jax.numpy as jnp
 
-        if not self.size:
+        if not self.integrated:
             return state
         still = jax.lax.stop_gradient(tuple(numbers))
-        found = [find_ends(self._joint(row), one, state[3 * place]) for place, one in enumerate(self._integrals(still))]
-        return jax.lax.stop_gradient(jnp.concatenate(found))
+        own, nuisance = self._integrals(still)
+        one = lambda own, begin: find_ends(self._joint(row), (*own, *nuisance), begin)
+        return jax.lax.stop_gradient(jax.vmap(one)(own, state.reshape(self.integrated, 3)).reshape(-1))
 
     def parts(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array]:
         """Log densities of one row in the core and in the wide part, each times its share."""
+        both = self._measured(row, numbers) if isinstance(self.family, Normal) else self._shifted(row, numbers, state)
+        return self._shares(numbers[-1], *both)
+
+    @staticmethod
+    def _shares(share: Array, core: Array, wide: Array) -> tuple[Array, Array]:
         import jax
         import jax.numpy as jnp
 
-        share = numbers[-1]
-        core, wide = (
-            self._measured(row, numbers) if isinstance(self.family, Normal) else self._spread(row, numbers, state)
-        )
         # A row that one part makes impossible must not stop the search.
-        return jnp.maximum(core + jax.nn.log_sigmoid(-share), -1e300), jnp.maximum(
-            wide + jax.nn.log_sigmoid(share), -1e300
+        return (
+            jnp.maximum(core + jax.nn.log_sigmoid(-share), -1e300),
+            jnp.maximum(wide + jax.nn.log_sigmoid(share), -1e300),
         )
 
     def _measured(self, row: Row, numbers: Numbers) -> tuple[Array, Array]:
@@ -151,12 +168,50 @@ class Contaminated(Law):
         density = (lambda off, scale: log_student_t(off, scale, dof[0])) if dof else log_gauss
         return shifted_parts(row[0] - m, scale, variation, width, density)
 
-    def _spread(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array]:
-        *core, wide = [
-            log_integral(self._joint(row), one, state[3 * place : 3 * place + 3])
-            for place, one in enumerate(self._integrals(numbers))
-        ]
-        return core[0][0] if core else self.core.evidence(row, *numbers[:-2]), wide[1]
+    def _shifted(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array]:
+        import jax
+
+        own, nuisance = self._integrals(numbers)
+        one = lambda own, place: log_integral(self._joint(row), (*own, *nuisance), place)
+        return self._both(row, numbers, jax.vmap(one)(own, state.reshape(self.integrated, 3)))
+
+    def _both(self, row: Row, numbers: Numbers, integrals: Array) -> tuple[Array, Array]:
+        """Log densities in the core and in the wide part from the integrals there are."""
+        import jax
+        import jax.numpy as jnp
+
+        *core, up, down = integrals
+        side = numbers[-4]
+        either = jnp.logaddexp(up + jax.nn.log_sigmoid(side), down + jax.nn.log_sigmoid(-side))
+        return core[0] if core else self.core.evidence(row, *numbers[:-4]), either
+
+    def near(self, row: Row, numbers: Numbers, state: Array) -> Callable[[Array], Array]:
+        """A row's evidence as a function of its numbers, right to second order there: integrals enter by their derivatives.
+
+        Differentiating points would cost many times as much as looking at them.
+        """
+        import jax
+        import jax.numpy as jnp
+
+        if not self.integrated:
+            return lambda given: jnp.logaddexp(*self.parts(row, tuple(given), state))
+        whole = lambda numbers: (lambda own, nuisance: jnp.stack([jnp.stack([*one, *nuisance]) for one in own]))(
+            *self._integrals(numbers)
+        )
+        at = whole(jax.lax.stop_gradient(numbers))
+        likelihood = lambda own, nuisance: self.family.log_prob(*row, own, *(jnp.exp(one) for one in nuisance))
+        known = jax.vmap(lambda at, place: integral_moments(likelihood, at, place))(
+            at, state.reshape(self.integrated, 3)
+        )
+        value, slope, curve = jax.lax.stop_gradient(known)
+
+        def evidence(given: Array) -> Array:
+            moved = whole(tuple(given)) - at
+            bent = jnp.einsum("ki,kij,kj->k", moved, curve, moved)
+            integrals = value + jnp.einsum("ki,ki->k", slope, moved) + 0.5 * bent
+            return jnp.logaddexp(*self._shares(given[-1], *self._both(row, tuple(given), integrals)))
+
+        return evidence
 
     def describe(self) -> Description:
         return Description(
@@ -174,46 +229,6 @@ class Contaminated(Law):
 
 
 @dataclass(frozen=True)
-class MarginLabel(LocalLabel):
-    r"""Wrong labels that are commoner far from the boundary: at the rate :math:`\mathrm{flip} \cdot m^4 / (m^4 + \mathrm{margin}^4)`.
-
-    A label close to the boundary is easily wrong by itself, whoever wrote it down; a rate common to all rows blames the writer.
-    """
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ("flip", "margin")
-
-    @property
-    def believed(self) -> Mapping[str, tuple[float, float]]:
-        return {"margin": MARGIN}
-
-    def natural(self, name: str, value: Any, xp: Any = np) -> Any:
-        return xp.exp(value) if name == "margin" else super().natural(name, value, xp)
-
-    def free(self, name: str, value: float) -> float:
-        return float(np.log(value)) if name == "margin" else super().free(name, value)
-
-    def slope(self, name: str, value: float) -> float:
-        return float(np.exp(value)) if name == "margin" else super().slope(name, value)
-
-    def bounds(self, name: str) -> tuple[float, float]:
-        return (0.0, float("inf")) if name == "margin" else super().bounds(name)
-
-    def rate(self, m: Any, flip: Any, margin: Any, xp: Any) -> Array:
-        """How often the label of a row with this predictor is wrong, from numbers on the free scale."""
-        ratio = xp.exp(4.0 * margin)
-        return self.natural("flip", flip, xp) * m**4 / (m**4 + ratio)
-
-    def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
-        import jax
-        import jax.numpy as jnp
-
-        rate = self.rate(m, phi[0], phi[1], jnp)
-        return jnp.log(rate + (1.0 - 2.0 * rate) * jax.nn.sigmoid((2.0 * row[0] - 1.0) * m))
-
-
-@dataclass(frozen=True)
 class PartsRule(Exact):
     """How a row of two parts is looked at: each part at points that are found once a pass."""
 
@@ -223,14 +238,13 @@ class PartsRule(Exact):
         pass
 
     def describe(self) -> str:
-        return "closed form" if not self.law.size else f"quadrature with {2 * NODES} points a row and part"
+        return "closed form" if not self.law.integrated else f"quadrature with {NODES} points a row and part"
 
     def start(self, model: RowModel) -> np.ndarray:
-        return np.zeros(self.law.size)
+        return np.zeros(3 * self.law.integrated)
 
     def start_at(self, model: RowModel, rows: Any, numbers: Any, count: int) -> np.ndarray:
-        start = np.broadcast_to(np.asarray(numbers[0], dtype=float), count)
-        return np.repeat(start[:, None], self.law.size, axis=1)
+        return self.law.unseen(np.broadcast_to(np.asarray(numbers[0], dtype=float), count), np)
 
     def find_mode(self, model: RowModel, vector: Any, row: Any, state: Any) -> Any:
         return self.law.places(row, vector, state)
@@ -247,13 +261,16 @@ class PartsRule(Exact):
         import jax.numpy as jnp
 
         given = jnp.stack([jnp.asarray(number, dtype=float) for number in numbers])
-        evidence = lambda stacked: self.evidence(model, tuple(stacked), row, state)
+        evidence = self.law.near(row, tuple(given), state)
         value, slope = jax.value_and_grad(evidence)(given)
         return Moments(value, value, slope, jax.hessian(evidence)(given))
 
 
-def find_ends(joint: Callable[..., Array], numbers: Numbers, start: Array) -> Array:
-    """The peak of a density with one peak, and how far to the left and to the right of it the density falls by `DEPTH` nats."""
+def find_ends(joint: Callable[..., Array], numbers: Numbers, begin: Array) -> Array:
+    """The peak of a density with one peak, and how far to the left and to the right of it the density falls by `DEPTH` nats.
+
+    Searched for from where they were before; from there a step or two do.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -267,46 +284,80 @@ def find_ends(joint: Callable[..., Array], numbers: Numbers, start: Array) -> Ar
         step = jnp.clip(-slope(u) / jnp.minimum(bend(u), -1e-12), -1.0, 1.0)
         return u + step, jnp.abs(step), turn + 1
 
-    # From where the row was before, a step or two do.
     mode, _, _ = jax.lax.while_loop(
-        lambda seen: (seen[1] > NEAR) & (seen[2] < CLIMB), climb, (start, jnp.ones_like(start), 0)
+        lambda seen: (seen[1] > NEAR) & (seen[2] < CLIMB), climb, (begin[0], jnp.ones_like(begin[0]), 0)
     )
     top, width = density(mode), jnp.minimum(1.0 / jnp.sqrt(jnp.maximum(-bend(mode), 1e-12)), jnp.exp(numbers[1]))
     sides = jnp.array([-1.0, 1.0])
+    fall = lambda length: top - density(mode + sides * length)
+    ends = jnp.where(begin[1:] > 0, begin[1:], np.sqrt(2.0 * DEPTH) * width)
 
     def widen(seen: Any) -> Any:
-        length, _, turn = seen
-        fall = top - density(mode + sides * length)
-        return (
-            length * jnp.clip(jnp.sqrt(DEPTH / jnp.maximum(fall, 1e-6)), 0.2, 3.0),
-            jnp.max(jnp.abs(fall - DEPTH)),
-            turn + 1,
-        )
+        length, there, turn = seen
+        length = length * jnp.clip(jnp.sqrt(DEPTH / jnp.maximum(there, 1e-6)), 0.2, 3.0)
+        return length, fall(length), turn + 1
 
     ends, _, _ = jax.lax.while_loop(
-        lambda seen: (seen[1] > 0.1 * DEPTH) & (seen[2] < WIDEN),
-        widen,
-        (np.sqrt(2.0 * DEPTH) * width * jnp.ones(2), jnp.asarray(jnp.inf, dtype=width.dtype), 0),
+        lambda seen: (jnp.max(jnp.abs(seen[1] - DEPTH)) > 0.1 * DEPTH) & (seen[2] < WIDEN), widen, (ends, fall(ends), 0)
     )
     return jnp.concatenate([mode[None], ends])
 
 
-def log_integral(joint: Callable[..., Array], numbers: Numbers, place: Array) -> tuple[Array, Array]:
-    """log ∫ exp joint(u, numbers) du, and log ∫ ((u − m)/spread)² exp joint du, at points that stay where they are.
+def points_of(place: Array) -> tuple[Array, Array]:
+    """Points of a trapezoid rule from end to end, and the logarithm of their step: few do for a smooth peak.
 
-    Gauss–Legendre rules to both sides of the peak. Where exactly the points sit matters only to the integration error, of
-    which there is next to none.
+    Where exactly they sit matters only to the integration error, of which there is next to none.
+    """
+    import jax.numpy as jnp
+
+    mode, low, high = place
+    step = (low + high) / (NODES - 1)
+    return mode - low + step * jnp.arange(NODES), jnp.log(step)
+
+
+def log_integral(joint: Callable[..., Array], numbers: Numbers, place: Array) -> Array:
+    """log ∫ exp joint(u, numbers) du, at points that stay where they are."""
+    import jax
+
+    points, logs = points_of(place)
+    return jax.scipy.special.logsumexp(joint(points, *numbers) + logs)
+
+
+def integral_moments(
+    likelihood: Callable[[Array, Array], Array], numbers: Array, place: Array
+) -> tuple[Array, Array, Array]:
+    r"""As :func:`log_integral` of a likelihood times N(u; centre, spread²), with slope and curvature in the numbers.
+
+    Numbers are the centre, the log spread and what else the likelihood sees. With g and h the slope and the curvature of the
+    integrand's logarithm at a point, the slope is :math:`E g` and the curvature :math:`E h + \mathrm{Cov}\, g`, in shares of the integral.
     """
     import jax
     import jax.numpy as jnp
 
-    node, weight = np.polynomial.legendre.leggauss(NODES)
-    mode, low, high = place
-    points = jnp.concatenate([mode - 0.5 * low * (node + 1.0), mode + 0.5 * high * (node + 1.0)])
-    logs = jnp.concatenate([jnp.log(0.5 * low) + np.log(weight), jnp.log(0.5 * high) + np.log(weight)])
-    height = joint(points, *numbers) + logs
-    square = ((points - numbers[0]) * jnp.exp(-numbers[1])) ** 2
-    return jax.scipy.special.logsumexp(height), jax.scipy.special.logsumexp(height, b=square)
+    points, logs = points_of(place)
+    centre, log_spread, nuisance = numbers[0], numbers[1], numbers[2:]
+    inverse = jnp.exp(-log_spread)
+    z = (points - centre) * inverse
+    seen = lambda nuisance: likelihood(points, nuisance)
+    height = seen(nuisance) + log_prior("normal", points - centre, log_spread) + logs
+    top = jnp.max(height)
+    share = jnp.exp(height - top)
+    total = jnp.sum(share)
+    share = share / total
+    slopes = [z * inverse, z**2 - 1.0]
+    own = {(0, 0): -(inverse**2), (0, 1): -2.0 * inverse * (share @ z), (1, 1): -2.0 * (share @ z**2)}
+    if len(nuisance):
+        slopes += list(jax.jacfwd(seen)(nuisance).T)
+        bent = jnp.einsum("p,pij->ij", share, jax.jacfwd(jax.jacfwd(seen))(nuisance))
+        own |= {(2 + i, 2 + j): bent[i, j] for i in range(len(nuisance)) for j in range(len(nuisance)) if i <= j}
+    means = [share @ one for one in slopes]
+    size = len(slopes)
+    curve = [[jnp.zeros(())] * size for _ in range(size)]
+    for i in range(size):
+        for j in range(i, size):
+            covariance = share @ ((slopes[i] - means[i]) * (slopes[j] - means[j]))
+            curve[i][j] = curve[j][i] = covariance + own.get((i, j), 0.0)
+    return top + jnp.log(total), jnp.stack(means), jnp.array(curve)
 
 
 def believed_of_core(core: Law) -> dict[str, tuple[float, float]]:

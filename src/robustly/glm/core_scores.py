@@ -11,12 +11,13 @@ import numpy as np
 
 from robustly.glm.contaminated import Contaminated
 from robustly.glm.families import Normal
-from robustly.glm.local import Classical, Law
+from robustly.glm.local import Classical, Law, LocalPredictor
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.model.linear import Design
 from robustly.rows.store import Data
 
 DEEPEST = 1e-11
+STEP = 1e-3
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,3 +94,33 @@ def normal_scores(core: Law, m: np.ndarray, phi: np.ndarray, y: np.ndarray, tria
         # One less a probability has no digits left further out.
         tail = np.maximum(tail, DEEPEST)
     return -ndtri(np.maximum(0.5 * tail, 1e-300))
+
+
+def score_slopes(
+    core: Law, m: np.ndarray, phi: np.ndarray, y: np.ndarray, trials: np.ndarray, unit: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`normal_scores` and their slopes in a row's predictor and in the core's numbers; steps in the former are in units."""
+    if isinstance(core, LocalPredictor) and core.prior == "normal" and not core.family.nuisance:
+        return _spread_slopes(core, m, phi, y, trials)
+    here = normal_scores(core, m, phi, y, trials)
+    found = [(normal_scores(core, m + STEP * unit, phi, y, trials) - here) / (STEP * unit)]
+    for step in STEP * np.eye(len(phi)):
+        found.append((normal_scores(core, m, phi + step, y, trials) - here) / STEP)
+    return here, np.stack(found, axis=1)
+
+
+def _spread_slopes(
+    core: Law, m: np.ndarray, phi: np.ndarray, y: np.ndarray, trials: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same where the core's predictors are spread: cdfs are integrals, and their slopes come with them."""
+    from scipy.special import ndtri
+
+    predictive = GLMPredictive(Fitted(core, phi, np.zeros(0), False), m, trials)
+    below, falling = predictive.cdf_slopes(y)
+    strictly, also = predictive.cdf_slopes(np.ceil(y) - 1.0) if core.family.discrete else (below, falling)
+    is_low = below <= 1.0 - strictly
+    side, slope = np.where(is_low, below, 1.0 - strictly), np.where(is_low[:, None], falling, -also)
+    score = -ndtri(np.clip(side, 0.5 * DEEPEST, 0.5))
+    inside = (side > 0.5 * DEEPEST) & (side < 0.5)
+    density = np.exp(-0.5 * score**2) / np.sqrt(2.0 * np.pi)
+    return score, np.where(inside[:, None], -slope / density[:, None], 0.0)

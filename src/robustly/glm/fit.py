@@ -19,7 +19,8 @@ from robustly.glm.classical import fit_classical
 from robustly.glm.edges import NARROWEST, WIDEST, fit_law
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.hyperprior import WeakSpread, as_hyperprior
-from robustly.glm.judging import STEEPEST, fit_contaminated
+from robustly.glm.judging import fit_contaminated
+from robustly.glm.label_judging import STEEPEST
 from robustly.glm.leverage import weighed_by_columns
 from robustly.glm.local import Classical, Law, LocalPredictor
 from robustly.glm.ordered import Ordinal

@@ -12,31 +12,51 @@ from typing import Any
 
 import numpy as np
 
-from robustly.fit.newton import maximize
+from robustly.fit.newton import Watch
+from robustly.fit.outcome import Outcome
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
-from robustly.glm.contaminated import Contaminated, MarginLabel, cores_of
-from robustly.glm.contaminated_starts import STOP, grown_starts, spread_starts, trimmed_start, wide_starts
-from robustly.glm.core_scores import OddsOf, asked_of_rows, normal_scores, scores_in_core
-from robustly.glm.edges import regression
+from robustly.glm.contaminated import Contaminated, believed_of_core, cores_of
+from robustly.glm.contaminated_starts import (
+    MANY_ROWS,
+    STOP,
+    best_of_starts,
+    far_out,
+    grown_starts,
+    on_all_rows,
+    sample_to_judge,
+    spread_starts,
+    trimmed_start,
+    wide_starts,
+)
+from robustly.glm.core_scores import OddsOf, asked_of_rows, normal_scores, score_slopes, scores_in_core
 from robustly.glm.families import Normal
-from robustly.glm.local import Classical, Law, LocalLabel, LocalPredictor
+from robustly.glm.local import Classical, Law, LocalPredictor
 from robustly.glm.predictive import Fitted
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
-from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge, vectors_along
+from robustly.result.two_part import LOG_2PI
 from robustly.rows.store import Data
 
-# From so many rows on, what the estimates leave open no longer shows in a row's score.
-MANY_ROWS = 20_000
-STEP = 1e-3
-# A share of strayed rows above this is a core that does not fit.
-MOST_STRAYED = 0.15
+# How many normal rows lie more than a deviation out; and by how many standard errors more show that a core is too narrow.
+OUT_BY_CHANCE, SURE = 0.3173, 3.0
+# A share of strayed rows above this is a core that may not fit; above that, one that does not, and is not climbed to its end.
+MOST_STRAYED, TOO_MANY = 0.15, 0.3
 
 
-def judge_regression(design: Design, plan: Plan) -> Judgement:
-    """Weigh the cores of a regression, each by itself and with a wide part."""
-    candidates = [_candidate(*one) for one in _laws(design, plan)]
+WeighedLaw = tuple[Found, Law, float]
+"""A law that is weighed: fitted, its core, and by how much it must do better."""
+
+
+def judge_regression(design: Design, plan: Plan, known: Found | None = None) -> Judgement:
+    """Weigh the cores of a regression, each by itself and with a wide part; `known` is the user's own fit."""
+    some = sample_to_judge(design)
+    laws = [
+        (on_all_rows(found, design), core, margin)
+        for found, core, margin in _laws(some, plan, lambda wide, core: [_spread_itself(some, plan, wide, core, known)])
+    ]
+    candidates = [_candidate(*one) for one in laws]
     if len(candidates) == 1:
         return judge(candidates, "The classical model has no finite estimates.")
     return judge(candidates, heavy_tails_doubt(candidates) if isinstance(plan.law.family, Normal) else "")
@@ -44,107 +64,99 @@ def judge_regression(design: Design, plan: Plan) -> Judgement:
 
 def fit_contaminated(design: Design, plan: Plan) -> Found:
     """The law with a wide part that the evidence prefers, as the answer; the classical model where it does as well."""
-    laws = _laws(design, plan)
-    found, _, _ = max(laws, key=lambda one: _candidate(*one).log_evidence)
+    laws = _laws(design, plan, lambda wide, core: [])
+    evidence = lambda found, margin: Candidate("", found.value, found.optimum.curve, margin=margin).log_evidence
+    found, _, _ = max(laws, key=lambda one: evidence(one[0], one[2]))
     if isinstance(plan_of(found).law, Contaminated) or not found.outcome.converged:
         return found
     return found.with_outcome("boundary", plan.law.boundary_text)
 
 
-def _laws(design: Design, plan: Plan) -> list[tuple[Found, Law, float]]:
-    """Every law that is weighed: fitted, its core, and by how much it must do better."""
+def _laws(design: Design, plan: Plan, by_itself: Callable[[Found, Law], list[WeighedLaw]]) -> list[WeighedLaw]:
+    """Every law that is weighed; `by_itself` gives a core with a spread by itself, from where it stands beside a wide part."""
     family = plan.law.family
     plain = Plan(Classical(family), nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge)
     plainest, *richer = cores_of(plan.law)
+    trimmed = trimmed_start(design, family)
+    spread = next((core for core in richer if isinstance(core, LocalPredictor)), None)
+    if trimmed and spread is not None and _is_wider(design, plainest, *trimmed[0]):
+        # The plainest core is out of the question.
+        found = _highest(design, replace(plain, law=Contaminated(family, spread)), spread_starts(trimmed))
+        if found.outcome.converged:
+            return [*by_itself(found, spread), (found, spread, 0.0)]
     # The classical model may have been fitted on the way to the law that was asked for.
     classical = fit_classical(design, replace(plan, held={}))
     laws = [(classical, plainest, 0.0)]
     if not classical.outcome.converged:
         return laws
-    trimmed = trimmed_start(design, family)
-    found = _fit(
+    found = _highest(
         design, replace(plain, law=Contaminated(family, plainest)), wide_starts(design, plainest, classical, trimmed)
     )
-    laws.append((found, plainest, 0.0))
+    if found.outcome.kind != NOT_A_CORE:
+        laws.append((found, plainest, 0.0))
     for core in richer:
         if _overdispersed(core, found):
-            starts = spread_starts(core, found, trimmed) or grown_starts(core, found)
+            starts = spread_starts(trimmed) if core is spread and trimmed else grown_starts(core, found)
             margin = HEAVY_MARGIN if isinstance(family, Normal) else 0.0
-            laws.append((_fit(design, replace(plain, law=Contaminated(family, core)), starts), core, margin))
+            wider = _highest(design, replace(plain, law=Contaminated(family, core)), starts)
+            laws += [*(by_itself(wider, core) if core is spread else []), (wider, core, margin)]
     return laws
 
 
-STEEPEST = 5.0
-"""Standard deviation of a weak prior on the coefficients of standardised columns, where labels may be wrong."""
+def _spread_itself(design: Design, plan: Plan, wide: Found, core: Law, known: Found | None) -> WeighedLaw:
+    """A core with predictors of its own by itself, as it is `known` or climbed to from where it stands beside a wide part."""
+    assert isinstance(wide.problem, Regression)
+    if known is not None and known.outcome.kind == "converged" and _is_fit_of(known, design, core):
+        found = known
+    else:
+        u, phi = wide.problem.split(wide.vector)
+        start = np.concatenate([u, phi[: len(core.names)]])
+        found = best_of_starts(design, Plan(core, nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge), [start])
+    # The same weak prior of the spread as beside a wide part: next to the curvature of the rows it moves nothing.
+    assert isinstance(found.problem, Regression)
+    place = found.problem.design.size + core.names.index("spread")
+    centre, width = believed_of_core(core)["spread"]
+    away = (found.vector[place] - centre) / width
+    curve = found.optimum.curve.copy()
+    curve[place, place] -= width**-2.0
+    value = found.value - 0.5 * away**2 - float(np.log(width)) - 0.5 * LOG_2PI
+    return replace(found, optimum=replace(found.optimum, value=value, curve=curve)), core, 0.0
 
 
-def label_plan(family: Any) -> Plan:
-    """What to fit to 0/1 rows whose labels may be wrong."""
-    # Without the prior a steep enough slope explains every row on the wrong side as a wrong label.
-    return Plan(LocalLabel(family), stop=STOP, extra_ridge=STEEPEST**-2)
+def _is_fit_of(known: Found, design: Design, core: Law) -> bool:
+    """Whether a fit is one of this core to these rows, with nothing held or believed besides."""
+    problem = known.problem
+    if not isinstance(problem, Regression) or problem.attenuated:
+        return False
+    plan = problem.plan
+    return problem.design is design and plan.law == core and not plan.held and plan.hyperprior is None
 
 
-def judge_labels(found: Found) -> Judgement:
-    """0/1 rows have no tails: they are judged by the probability that their label is wrong, at a rate that may grow with the margin."""
-    problem = found.problem
-    assert isinstance(problem, Regression)
-    law, design = problem.plan.law, problem.design
-    if not isinstance(law, LocalLabel):
-        return Judgement(np.zeros(len(design)), None, 0.0, "a law of right labels", {})
-    u, phi = problem.split(found.vector)
-    plan = replace(problem.plan, law=MarginLabel(law.family), stop=STOP, held={})
-    # Far wrong labels taken for a rate common to all make coefficients too steep: climb from less steep ones as well.
-    starts = [np.concatenate([factor * u, phi, [np.log(margin)]]) for factor, margin in ((1.0, 1.0), (0.4, 2.0))]
-    far = _fit(design, plan, starts)
-    constant = lambda m, phi: 0.0 * m + law.natural("flip", phi[0])
-    growing = lambda m, phi: plan.law.rate(m, *phi, np)  # type: ignore[attr-defined]
-    return judge(
-        [
-            _label_candidate("a law of labels that may be wrong", found, constant),
-            _label_candidate("a law of labels that may be wrong, far from the boundary more often", far, growing),
-        ],
-        cautious=True,
-    )
+def _is_wider(design: Design, plainest: Law, u: np.ndarray, left: np.ndarray) -> bool:
+    """Whether many more rows lie a deviation out of the plainest core than do by chance, rows far out left aside."""
+    if design.rows.here is None or len(left) != len(design):
+        return False
+    out = normal_scores(plainest, design.predictor(u), np.zeros(0), design.y, design.trials) > 1.0
+    inside = ~far_out(left)
+    return float(out[inside].mean()) > OUT_BY_CHANCE + SURE * np.sqrt(OUT_BY_CHANCE / inside.sum())
 
 
-def _label_candidate(name: str, found: Found, rate: Callable[[np.ndarray, np.ndarray], np.ndarray]) -> Candidate:
-    problem = found.problem
-    assert isinstance(problem, Regression)
-    u, phi = problem.split(found.vector)
-    m, sign = problem.design.predictor(u), 2.0 * problem.design.y - 1.0
-
-    def odds(m: np.ndarray, phi: np.ndarray) -> np.ndarray:
-        wrong = np.maximum(rate(m, phi), 1e-300)
-        return np.log(wrong) - np.log1p(-wrong) - sign * m
-
-    variance = _variance(found, _slopes(odds, m, phi, STEP)) if len(m) < MANY_ROWS else None
-    share = float(rate(m, phi).mean())
-    return Candidate(name, found.value, found.optimum.curve, odds(m, phi), variance, share)
+NOT_A_CORE = "not a core"
 
 
-def _slopes(
-    of: Callable[[np.ndarray, np.ndarray], np.ndarray], m: np.ndarray, phi: np.ndarray, step: float
-) -> np.ndarray:
-    """Differences of a number by row in the row's predictor, by `step`, and in the shared numbers."""
-    here = of(m, phi)
-    found = [(of(m + step, phi) - here) / step]
-    found += [(of(m, phi + STEP * (np.arange(len(phi)) == k)) - here) / STEP for k in range(len(phi))]
-    return np.stack(found, axis=1)
+def _highest(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
+    return best_of_starts(design, plan, starts, _too_many_strayed(plan.law))
 
 
-def _fit(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
-    best: Found | None = None
-    if len(design) > MANY_ROWS:
-        # Of many rows a sample says where the top is.
-        sample = design.with_rows(design.rows.sample(MANY_ROWS // 2, 0))
-        starts = [_fit(sample, plan, starts).vector]
-    for start in starts:
-        problem = regression(design, plan)
-        found = Found(problem, maximize(problem, start, STOP))
-        if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-6):
-            best = found
-    assert best is not None
-    return best
+def _too_many_strayed(law: Law) -> Watch | None:
+    """Ends the climb of a law whose core describes too few rows, where a richer core may describe them."""
+    if not isinstance(law, Contaminated) or not isinstance(law.core, Classical):
+        return None
+    if not any(isinstance(core, LocalPredictor) for core in cores_of(law)):
+        return None
+    most = law.free("share", TOO_MANY)
+    reason = Outcome(NOT_A_CORE, "too many rows would not belong to this core.")
+    return lambda vector, gain: reason if vector[-1] > most else None
 
 
 def _candidate(found: Found, core: Law, margin: float) -> Candidate:
@@ -158,14 +170,17 @@ def _candidate(found: Found, core: Law, margin: float) -> Candidate:
     # Estimates that coefficients made too narrow would make rows of the core look strayed.
     known = unbiased(core, phi[: len(core.names)], found)
     vector = problem.joined(u, np.concatenate([known, phi[len(known) :]]))
-    variance = None
+    variance = nodes = None
     if len(problem.design) < MANY_ROWS:
-        odds, slope = problem.by_row(OddsOf(problem.kernel, law), vector)
-        variance = _variance(found, slope)
+        place = len(u) + law.names.index("variation")
+        vectors, nodes, left = vectors_along(vector, _covariance(found), place)
+        asked = [problem.by_row(OddsOf(problem.kernel, law), one) for one in vectors]
+        odds = np.stack([one for one, _ in asked])
+        variance = np.stack([_variance(found, slope, left) for _, slope in asked])
     else:
         odds = problem.by_row(OddsOf(problem.kernel, law, slopes=False), vector)
-    share = float(law.natural("share", phi[-1]))
-    return Candidate(f"{name} and a wide part", found.value, found.optimum.curve, odds, variance, share, score, margin)
+    share, name = float(law.natural("share", phi[-1])), f"{name} and a wide part"
+    return Candidate(name, found.value, found.optimum.curve, odds, variance, share, score, margin, nodes)
 
 
 CORES = {
@@ -185,13 +200,13 @@ def _covariance(found: Found) -> np.ndarray:
     return (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
 
 
-def _variance(found: Found, slope: np.ndarray) -> np.ndarray:
+def _variance(found: Found, slope: np.ndarray, covariance: np.ndarray | None = None) -> np.ndarray:
     """Of a number by row with these slopes in the row's predictor and shared numbers: the estimates' uncertainty, carried over."""
     problem = found.problem
     assert isinstance(problem, Regression)
     directions = problem.design.directions() * slope[:, :1]
     whole = np.concatenate([directions, slope[:, 1 + problem.linear.free]], axis=1)
-    return np.einsum("ni,ij,nj->n", whole, _covariance(found), whole)
+    return np.einsum("ni,ij,nj->n", whole, _covariance(found) if covariance is None else covariance, whole)
 
 
 def _scores(found: Found, core: Law) -> tuple[np.ndarray, np.ndarray]:
@@ -204,14 +219,14 @@ def _scores(found: Found, core: Law) -> tuple[np.ndarray, np.ndarray]:
     if design.rows.here is None:
         return asked_of_rows(design, u, Fitted(core, phi, np.zeros(0), False), scores_in_core), np.zeros(())
     m = design.predictor(u)
-    score = lambda m, phi: normal_scores(core, m, phi, design.y, design.trials)
-    here = score(m, phi)
     if len(design) >= MANY_ROWS:
+        here = normal_scores(core, m, phi, design.y, design.trials)
         return here, np.zeros(len(here))
     # Steps in the predictor are in units of a row's own deviation there.
     unit = float(np.exp(phi[core.names.index("scale")])) if "scale" in core.names else 1.0
+    here, slope = score_slopes(core, m, phi, design.y, design.trials, unit)
     slopes = np.zeros((len(here), 1 + len(problem.linear.held)))
-    slopes[:, : 1 + len(phi)] = _slopes(score, m, phi, STEP * unit)
+    slopes[:, : slope.shape[1]] = slope
     return here, _variance(found, slopes)
 
 
@@ -241,10 +256,11 @@ def _overdispersed(core: Law, previous: Found) -> bool:
     law = problem.plan.law
     assert isinstance(law, Contaminated)
     u, phi = problem.split(previous.vector)
-    if law.natural("share", phi[-1]) > MOST_STRAYED:
-        return True
     more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.to_shifted @ u)
+    # Asked in any case: other rows of the same kind would else compile what these did not need.
     sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
+    if previous.outcome.kind == NOT_A_CORE or law.natural("share", phi[-1]) > MOST_STRAYED:
+        return True
     # Within its own error a spread gains nothing.
     return float(sums["more"]) > float(np.sqrt(sums["squares"]))
 

@@ -197,6 +197,24 @@ class GLMPredictive(RowLaw):
         )
         return np.clip((share * self._by_own(wide, own, place)).sum(axis=1), 0.0, 1.0)
 
+    def cdf_slopes(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """:meth:`cdf` where predictors are spread as a normal, and its slopes in the predictor and in the log spread, (n, 2).
+
+        The prior moves and the points stay, so that both come with the cdf.
+        """
+        found = np.empty((len(self), 3))
+        for place in self._places():
+            y = values[place]
+            own, share = self._own_points(place, y)
+            z = (own - self.m[place][:, None]) / self.shared["spread"]
+            cdf = lambda own, nuisance, trials, y=y: self.family.cdf(
+                np.broadcast_to(y[:, None], own.shape), own, nuisance, trials
+            )
+            below = share * self._by_own(cdf, own, place)
+            terms = (below, below * z / self.shared["spread"], below * (z**2 - 1.0))
+            found[place] = np.stack([term.sum(axis=1) for term in terms], axis=1)
+        return np.clip(found[:, 0], 0.0, 1.0), found[:, 1:]
+
     def _by_own(self, of: Any, own: np.ndarray, place: slice) -> np.ndarray:
         """A quantity of the family at every point of the rows' own values."""
         trials = np.broadcast_to(self.trials[place][:, None], own.shape)

@@ -18,10 +18,10 @@ from robustly.fit.problem import Found
 from robustly.fit.view_passes import pairs
 from robustly.glm.classical import fit_classical
 from robustly.glm.core_scores import Judge, asked_of_rows
-from robustly.glm.edges import fit_law
 from robustly.glm.families import Normal
-from robustly.glm.judging import judge_labels, judge_regression, label_plan
-from robustly.glm.local import Classical, Law, LocalLabel, Noiseless, Shifted
+from robustly.glm.judging import judge_regression
+from robustly.glm.label_judging import judge_labels
+from robustly.glm.local import Classical, Law, Noiseless, Shifted
 from robustly.glm.noiseless import noiseless
 from robustly.glm.posterior import draw_posterior
 from robustly.glm.predictive import Fitted, GLMPredictive
@@ -270,9 +270,8 @@ class GLMSource(Source):
             here = self.design.with_rows(self.design.rows.sample(len(self.design), 0))
             return GLMSource(replace(self.found, problem=self.problem.with_design(here)), self.asked).judge()
         if self.law.family.yes_or_no and bool(np.all(self.design.trials == 1)):
-            known = isinstance(self.law, LocalLabel)
-            return judge_labels(self.found if known else fit_law(self.design, label_plan(self.law.family)))
-        return judge_regression(self.design, self.asked)
+            return judge_labels(self.design, self.law.family)
+        return judge_regression(self.design, self.asked, self.found)
 
     @cached_property
     def cumulative(self) -> tuple[np.ndarray, np.ndarray]:

@@ -16,7 +16,15 @@ from scipy.special import expit, ndtr, ndtri, stdtr
 from robustly.fit.newton import Function, Optimum, maximize
 from robustly.fit.outcome import Stop
 from robustly.result.jets import Jet, chosen, exp, log, log1p, log_add_exp, log_cosh_root, log_gamma, numbers, softplus
-from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge
+from robustly.result.outliers import (
+    ENOUGH_ROWS,
+    HEAVY_MARGIN,
+    Candidate,
+    Judgement,
+    heavy_tails_doubt,
+    judge,
+    vectors_along,
+)
 from robustly.result.two_part import DOF, SHARE, STEP, VARIATION, WIDTHS_OF_MEASUREMENTS
 from robustly.rows.store import ByUnit, Data, Rows, Sums
 
@@ -28,6 +36,8 @@ MANY = 1 << 14
 # Below this, a heavy-tailed row in the middle between two shifts is written as a series.
 SERIES = 1e-4
 LOG_2 = float(np.log(2.0))
+# Among what a law has beside its scale, in the order of their names.
+VARIATION_PLACE = 1
 
 
 Sum = tuple[float, np.ndarray, np.ndarray]
@@ -171,17 +181,22 @@ class ErrorLaw:
         rows = self.rows.rows
         begin = [self.start(*start) for start in self.starts]
         if len(rows) > MANY:
-            some = replace(self.rows, rows=rows.sample(MANY, 0))
-            begin = [replace(self, rows=some).highest(begin).vector]
-        best = self.highest(begin)
-        vector, (value, _, curve) = best.vector, self.look(best.vector)
+            begin = [self._sampled(MANY).highest(begin).vector]
+        fitted = self._sampled(ENOUGH_ROWS) if len(rows) > 2 * ENOUGH_ROWS else self
+        best = fitted.highest(begin)
+        vector, (value, _, curve) = best.vector, fitted.look(best.vector)
         covariance, vector = np.linalg.pinv(-curve), self._unbiased(vector)
         score = lambda: self._scores(vector, covariance)
         if not self.beside:
             return Candidate(f"{self.name} alone", value, curve, score=score, margin=self.margin)
-        odds = self.rows.rows.map(_OddsPass(self, covariance), vector).by_unit
+        vectors, nodes, left = vectors_along(vector, covariance, len(vector) - len(self.beside) + VARIATION_PLACE)
+        asked = [rows.map(_OddsPass(self, left), one).by_unit for one in vectors]
+        odds, variance = (np.stack([one[name] for one in asked]) for name in ("odds", "variance"))
         share_there, name = float(expit(vector[-1])), f"{self.name} and a wide part"
-        return Candidate(name, value, curve, odds["odds"], odds["variance"], share_there, score, self.margin)
+        return Candidate(name, value, curve, odds, variance, share_there, score, self.margin, nodes)
+
+    def _sampled(self, count: int) -> ErrorLaw:
+        return replace(self, rows=replace(self.rows, rows=self.rows.rows.sample(count, 0)))
 
     def highest(self, starts: Sequence[np.ndarray]) -> Optimum:
         """The highest top that is climbed to."""

@@ -26,22 +26,32 @@ from robustly.fit.outcome import Stop
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Found, RowProblem
 from robustly.model.row import RowModel
-from robustly.result.outliers import Candidate
+from robustly.result.outliers import Candidate, vectors_along
 from robustly.rows.store import Rows
 
 STOP = Stop(1e-10, 80)
 # Normal priors on the scales that are searched: log odds of the share, logarithms of the others.
 SHARE = (float(np.log(0.03 / 0.97)), 1.2)
 WIDTHS_OF_MEASUREMENTS = (float(np.log(12.0)), 1.0)
+WIDTHS_OF_PREDICTORS = (float(np.log(2.0)), 0.6)
 VARIATION = (float(np.log(0.15)), 0.8)
+# Log odds of the share of strayed rows above the core: about a uniform share.
+SIDE = (0.0, 1.8)
 DOF = (float(np.log(5.0)), 1.0)
 LOG_2PI = float(np.log(2.0 * np.pi))
 STEP = 1e-3
+# Tops closer than this, in free coordinates, are one; a top so many nats below another has no say.
+SAME_TOP, FAR_BELOW = 1e-2, 12.0
 
 
 def log_normal(away: Array, centre: float, width: float) -> Array:
     """A normal log density."""
     return -0.5 * ((away - centre) / width) ** 2 - float(np.log(width)) - 0.5 * LOG_2PI
+
+
+def log_prior_of_side(theta: Mapping[str, Any]) -> Array:
+    """What is believed of the share of strayed rows that lie above the core."""
+    return log_normal(jnp.log(theta["side"]) - jnp.log1p(-theta["side"]), *SIDE)
 
 
 def shifted_parts(
@@ -140,41 +150,49 @@ class TwoPart:
         _ = model.parameters  # read now: inside a compiled pass its start values would be abstract
         return ChunkPass(one_thread(each))
 
-    def candidate(self, rows: Rows) -> Candidate:
-        """Fit it, and tell the odds of every row."""
+    def candidates(self, rows: Rows) -> list[Candidate]:
+        """Fit it, and tell the odds of every row: once for each top that is not far below the highest."""
         place = "two parts", self.name, self.wide
         if place not in self.keeps:
             made = self.row_model()
             self.keeps[place] = made, self.odds_pass(made)
         model, odds_pass = self.keeps[place]
-        best: Found | None = None
+        tops: list[Found] = []
         with double_precision():
             for start in self.starts:
                 problem = RowProblem(model, rows, Exact())
                 vector = np.asarray(model.parameters.vector(self._start(start)))
                 found = Found(problem, maximize(problem, vector, STOP))
-                if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-8):
-                    best = found
-            if best is None:
+                known = any(np.abs(found.vector - other.vector).max(initial=0.0) < SAME_TOP for other in tops)
+                if np.isfinite(found.value) and not known:
+                    tops.append(found)
+            if not tops:
                 raise FitError(
                     f"no law in two parts with {self.name} has a finite likelihood of these rows, so none can be judged by it. Look "
                     "at the data for extreme values."
                 )
-            curve = best.problem.look(best.vector).curve
-            assert curve is not None
-            theta_of = model.parameters.natural
-            theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(best.vector)).items()}
-            vector = best.vector if self.unbiased is None else np.asarray(model.parameters.vector(self.unbiased(theta)))
-            by_row = rows.map(odds_pass, vector).by_unit
-            log_odds, slope = by_row["odds"], by_row["slope"]
-            covariance = np.linalg.pinv(-curve)
+            highest = max(top.value for top in tops)
+            return [self._candidate(model, odds_pass, rows, top) for top in tops if top.value > highest - FAR_BELOW]
+
+    def _candidate(self, model: RowModel, odds_pass: ChunkPass, rows: Rows, top: Found) -> Candidate:
+        curve = top.problem.look(top.vector).curve
+        assert curve is not None
+        theta_of = model.parameters.natural
+        theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(top.vector)).items()}
+        vector = top.vector if self.unbiased is None else np.asarray(model.parameters.vector(self.unbiased(theta)))
+        covariance = np.linalg.pinv(-curve)
         tails = self.tails
         score = None if tails is None else lambda: scores_at(tails, theta_of, vector, covariance)
         if not self.wide:
-            return Candidate(f"{self.name} alone", best.value, curve, score=score, margin=self.margin)
-        variance = np.einsum("ni,ij,nj->n", slope, covariance, slope)
+            return Candidate(f"{self.name} alone", top.value, curve, score=score, margin=self.margin)
+        vectors, nodes, left = [vector], np.ones(1), covariance
+        if "variation" in theta:
+            vectors, nodes, left = vectors_along(vector, covariance, model.parameters.places["variation"].start)
+        asked = [rows.map(odds_pass, one).by_unit for one in vectors]
+        odds = np.stack([one["odds"] for one in asked])
+        variance = np.stack([np.einsum("ni,ij,nj->n", one["slope"], left, one["slope"]) for one in asked])
         name, share = f"{self.name} and a wide part", float(theta["share"])
-        return Candidate(name, best.value, curve, log_odds, variance, share, score, self.margin)
+        return Candidate(name, top.value, curve, odds, variance, share, score, self.margin, nodes)
 
 
 def scores_at(
