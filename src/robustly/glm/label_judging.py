@@ -159,7 +159,7 @@ def _drawn(name: str, problem: Regression, found: Found) -> Candidate:
         rate = rate_of(law, m, phi)
         right = expit(sign * m)
         likelihood = np.log(np.maximum(rate + (1.0 - 2.0 * rate) * right, 1e-300)) @ weight
-        prior = -0.5 * np.einsum("si,ij,sj->s", u, problem.penalty, u)
+        prior = -0.5 * u**2 @ problem.penalty
         prior += [log_believed(law, problem.linear.free, one[size:])[0] for one in at]
         constant = gammaln(0.5 * (DOF + count)) - gammaln(0.5 * DOF) - 0.5 * count * np.log(DOF * np.pi)
         proposed = constant - np.log(np.diag(lower)).sum() - 0.5 * (DOF + count) * np.log1p((z**2).sum(axis=1) / DOF)
