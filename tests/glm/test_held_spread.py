@@ -67,3 +67,12 @@ def test_models_without_a_spread_refuse_one(rng):
     X, y = counts(rng, 0.5)
     with pytest.raises(ModelError, match=r"have no value with a spread"):
         glm.RobustGLM("poisson", local=None, spread=1.0).fit(X, y)
+
+
+@pytest.mark.parametrize("held", [{"spread": 0.5}, {"prior": "student_t", "dof": 4.0}])
+def test_what_is_held_has_no_interval_and_the_rest_has(rng, held):
+    X, y = counts(rng, 0.7)
+    fit = glm.RobustGLM("poisson", **held).fit(X, y).result_
+    assert set(fit.confint()) == set(fit.labels)
+    assert not set(held) & set(fit.labels)
+    assert len(fit.summary().frame) == len(fit.labels)

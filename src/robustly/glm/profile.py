@@ -20,6 +20,8 @@ from robustly.model.linear import Design
 
 # Beyond e^300 and e^-300 a number on the log scale is infinite or 0 for all purposes.
 FARTHEST = 300.0
+# First steps along a profile, on the scale that is searched.
+SHORTEST_STEP, LONGEST_STEP = 0.05, 0.5
 
 
 def profile_spread(design: Design, plan: Plan, values: Sequence[float]) -> pd.DataFrame:
@@ -91,14 +93,20 @@ def profile_interval(found: Found, plan: Plan, name: str, level: float) -> tuple
     )
     at_limit = name not in law.names
     nearly = plan.law.free(name, 0.01 if limit == 0.0 else 1000.0)
-    start = nearly if at_limit else float(problem.split(found.vector)[1][law.names.index(name)])
+    start, step = nearly, LONGEST_STEP
+    if not at_limit:
+        start = float(problem.split(found.vector)[1][law.names.index(name)])
+        # Twice the standard error is about where an interval ends: farther off, spreads take other points than the fit's.
+        place = design.size + int(np.flatnonzero(problem.linear.free == law.names.index(name))[0])
+        variance = float(_free_covariance(found)[place, place])
+        step = float(np.clip(np.sqrt(max(variance, 0.0)), SHORTEST_STEP, LONGEST_STEP))
     ends = []
     for side in (-1.0, 1.0):
         towards_limit = limit is not None and (side < 0) == (limit == 0.0)
         if towards_limit and plain >= top - drop:
             ends.append(float(limit))  # type: ignore[arg-type]
         else:
-            ends.append(float(plan.law.natural(name, _profile_end(value, start, 0.5 * side, top - drop, FARTHEST))))
+            ends.append(float(plan.law.natural(name, _profile_end(value, start, step * side, top - drop, FARTHEST))))
     return ends[0], ends[1]
 
 

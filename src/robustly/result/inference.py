@@ -131,7 +131,9 @@ class InferenceQuestions(FittedNumbers):
         limits = getattr(self.model, "edges", {})
         # Where columns reproduce the responses, there is no likelihood to profile.
         known = self.source is not None and self.outcome.kind != "perfect_fit"
-        at_limit = [name for name in limits if name not in self.labels] if known else []
+        # What was held at another value has no interval.
+        ended = lambda name: name not in self.labels and self.derived.get(name) in (None, limits[name])
+        at_limit = [name for name in limits if ended(name)] if known else []
         if kind == "profile":
             return {name: self.profile_interval(name, level) for name in [*self.labels, *at_limit]}
         if known and kind == "information" and self.outcome.converged and not self.unit:
