@@ -190,14 +190,6 @@ def test_a_profile_interval_reaches_the_edge_where_the_data_allow_it(data):
     assert high == np.inf
 
 
-def test_a_summary_has_the_intervals_of_confint(data):
-    # Normal rows do not rule out that tails are those of a normal: both say so.
-    fit = rb.glm("normal ~ x1", data, family="normal")
-    frame, intervals = fit.summary().frame, fit.confint(0.95)
-    assert intervals["dof"][1] == np.inf
-    np.testing.assert_array_equal(frame[["2.5 %", "97.5 %"]].to_numpy(), [intervals[name] for name in frame.index])
-
-
 def test_small_samples_have_intervals_of_students_t(data):
     few = data.head(8)
     fit = rb.glm("normal ~ x1", few, family="normal", local=None)

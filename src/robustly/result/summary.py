@@ -57,8 +57,7 @@ def _four_digits(value: float) -> str:
 def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summary:
     """Estimates, standard errors, 95 % intervals, z (or t) and p of a regression's coefficients, and how the fit ended."""
     error = deviations(fit.covariance(kind, groups))
-    # Profiles take fits of their own.
-    intervals = (fit.confint if len(fit.weight) <= MOST_TESTED else fit.wald_intervals)(0.95, kind, groups)
+    intervals = fit.wald_intervals(0.95, kind, groups)
     columns = {"estimate": fit.estimates, "std. error": error}
     if fit.terms:
         from scipy.stats import t
