@@ -254,13 +254,15 @@ def seconds(data: pd.DataFrame, formula: str, family: str) -> dict[str, float]:
     }
 
 
+# Not getrusage, whose peak is that of the process that started this one where that is larger.
 PEAK = """
-import resource, sys
+import sys
+from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from benchmarks import groups
 import robustly as rb
 rb.glm(groups.FORMULA, groups.large(int(sys.argv[2]), int(sys.argv[2]) // 100, "poisson"), family="poisson").standard_errors
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(next(float(line.split()[1]) for line in Path("/proc/self/status").open() if line.startswith("VmHWM")) / 1024)
 """
 
 
