@@ -35,15 +35,16 @@ class TablePass:
 
     view: View
     responses: Responses
-    by_row: bool = False
-    """Whether slopes and curvatures are wanted by row."""
+    by_row: str = ""
+    """What is wanted by row instead of sums: "curves" (slopes and curvatures), or the "value" of tables without them."""
 
     def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
         at, tables = theta
         with np.errstate(all="ignore"):
             numbers, entered = self.view.enter(at, data)
-            value, slope, curve = read_tables(tables, numbers[0], self.responses.of(data), len(numbers))
+            size = 0 if self.by_row == "value" else len(numbers)
+            value, slope, curve = read_tables(tables, numbers[0], self.responses.of(data), size)
             if self.by_row:
-                return {}, {"slope": slope, "curve": curve}, None
+                return {}, {"value": value} if size == 0 else {"slope": slope, "curve": curve}, None
             total = np.where(weight > 0, weight * value, 0.0).sum()
             return {"value": total, **self.view.pull_back(entered, slope, curve, weight)}, {"evidence": value}, None

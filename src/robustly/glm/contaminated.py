@@ -110,6 +110,13 @@ class Contaminated(Law):
             return 0
         return 3 if isinstance(self.core, LocalPredictor) else 2
 
+    @property
+    def integrated_by_points(self) -> bool:
+        return self.integrated > 0
+
+    def width(self, y: np.ndarray, trials: np.ndarray, phi: np.ndarray) -> np.ndarray:
+        return self.core.width(y, trials, phi)
+
     def unseen(self, m: Any, xp: Any) -> Any:
         """What :meth:`places` begins with, of rows with the predictors `m`: their peaks, and ends that are not known yet."""
         place = xp.stack([m, 0.0 * m, 0.0 * m], axis=-1)

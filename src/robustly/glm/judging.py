@@ -178,7 +178,7 @@ def _candidate(found: Found, core: Law, margin: float) -> Candidate:
         odds = np.stack([one for one, _ in asked])
         variance = np.stack([_variance(found, slope, left) for _, slope in asked])
     else:
-        odds = problem.by_row(OddsOf(problem.kernel, law, slopes=False), vector)
+        odds = problem.value_by_row(OddsOf(problem.kernel, law, slopes=False), vector)
     share, name = float(law.natural("share", phi[-1])), f"{name} and a wide part"
     return Candidate(name, found.value, found.optimum.curve, odds, variance, share, score, margin, nodes)
 

@@ -147,6 +147,11 @@ class Law(ABC):
         """Log density of one row and its own value; the others."""
         raise NotImplementedError
 
+    @property
+    def integrated_by_points(self) -> bool:
+        """Whether a row takes an integral, so that of many equal ones a table pays."""
+        return not self.closed
+
     def width(self, y: Array, trials: Array, phi: Array) -> Array:
         """Over what distance of the predictor the evidence of a response changes its shape, as a guess."""
         known = self.family.turn(y, trials, self.nuisance(phi))

@@ -11,6 +11,7 @@ import numpy as np
 from robustly._runtime.random_keys import generator
 from robustly.approx.two_centre import two_centres
 from robustly.errors import DataError
+from robustly.glm.counted_cdf import tabulated_cdf
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Normal, Poisson
 from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
@@ -188,6 +189,21 @@ class GLMPredictive(RowLaw):
             return np.where(y < 0, 0.0, np.where(y < 1, 1.0 - self._label_share(self.m), 1.0))
         if not isinstance(self.law, MIXED):
             return self._listed.cdf(y)
+        if not self.family.discrete:
+            return self._mixed_cdf_of_all(y)
+        whole = np.floor(y)
+        open_rows = (whole >= 0) & ((whole < self.trials) if isinstance(self.family, Binomial) else True)
+        found = np.where(whole < 0, 0.0, 1.0)
+        found[open_rows] = tabulated_cdf(
+            lambda m, y, trials: GLMPredictive(self.fitted, m, trials)._mixed_cdf_of_all(y),
+            self.m[open_rows],
+            whole[open_rows],
+            self.trials[open_rows],
+            lambda y, trials: self.law.width(y, trials, self.fitted.phi),
+        )
+        return found
+
+    def _mixed_cdf_of_all(self, y: np.ndarray) -> np.ndarray:
         return np.concatenate([self._mixed_cdf(place, y[place]) for place in self._places()])
 
     def _mixed_cdf(self, place: slice, y: np.ndarray) -> np.ndarray:

@@ -124,7 +124,7 @@ class Regression(ViewProblem):
         model = row_model(plan.law)
         # One count is like another with the same predictor: many of them are read off tables.
         self.tabulated = (
-            not plan.law.closed
+            plan.law.integrated_by_points
             and plan.law.family.discrete
             and len(design) >= TABLE_ROWS
             and design.responses is not None
@@ -193,8 +193,11 @@ class Regression(ViewProblem):
             return super()._pass(vector, effort)
         return self.read, (self.view.at(vector), tables)
 
-    def _tables(self, vector: np.ndarray) -> Tables | None:
-        """Tables of all responses at the shared numbers of a vector, as wide as the rows' predictors need them."""
+    def _tables(self, vector: np.ndarray, value: Callable[..., Any] | None = None) -> Tables | None:
+        """Tables of all responses at the shared numbers of a vector, as wide as the rows' predictors need them.
+
+        They are of the evidence with its slopes and curvatures, or of what ``value(numbers, row, state)`` gives.
+        """
         at, responses = self.linear.at(vector), self.design.responses
         assert responses is not None
         phi = at[1]
@@ -202,9 +205,12 @@ class Regression(ViewProblem):
         def curves(predictor: np.ndarray, y: np.ndarray, trials: np.ndarray) -> Any:
             numbers, row = (predictor, *phi), (y, trials)
             state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(y))
-            return self.kernel.curves(numbers, row, np.asarray(state, dtype=np.float32), False)
+            found = np.asarray(state, dtype=np.float32)
+            if value is None:
+                return self.kernel.curves(numbers, row, found, False)
+            return value(numbers, row, found), np.empty((len(y), 0)), np.empty((len(y), 0))
 
-        with np.errstate(all="ignore"):
+        with double_precision(), np.errstate(all="ignore"):
             ends = self.rows.map(ReachPass(self.view, responses), at).sums
             width = self.plan.law.width(responses.y, responses.trials, np.asarray(phi))
             low, high, most = -ends["max under"], ends["max over"], len(self.design) // TABLE_SHARE
@@ -286,14 +292,24 @@ class Regression(ViewProblem):
         tables = self._tables(vector) if self.tabulated else None
         if tables is None:
             return self.by_row(self.kernel.curves, vector, False)[1:3]
-        read = replace(self.read, by_row=True)
+        read = replace(self.read, by_row="curves")
         found = self.rows.map(read, (self.view.at(vector), tables)).by_unit
         return found["slope"], found["curve"]
+
+    def value_by_row(self, run: Callable[..., Any], vector: np.ndarray) -> np.ndarray:
+        """The one number that ``run(numbers, row, state)`` of the kernel gives for every row, of many counts off tables."""
+        tables = self._tables(vector, run) if self.tabulated else None
+        if tables is None:
+            return self.by_row(run, vector)
+        return self.rows.map(replace(self.read, by_row="value"), (self.view.at(vector), tables)).by_unit["value"]
 
     def evidence_at(self, vector: np.ndarray) -> np.ndarray:
         base = self.rows.map(self._base_pass, None).by_unit["base"]
         if self.seen_at is not None and np.array_equal(self.seen_at, vector):
             return self.by_unit["evidence"] + base
+        tables = self._tables(vector) if self.tabulated else None
+        if tables is not None:
+            return self.rows.map(self.read, (self.view.at(vector), tables)).by_unit["evidence"] + base
         with double_precision():
             return self.rows.map(self.run_values, self.view.at(vector), keep=self.slot).by_unit["evidence"] + base
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,10 +35,19 @@ class Responses:
 
 def different_responses(rows: Rows) -> Responses | None:
     """The different responses of a regression's rows, or None where they are not whole numbers or too many."""
-    found = rows.each_piece(_whole_pairs)
-    if any(pairs is None for pairs in found):
+    return _put_in_order(rows.each_piece(_whole_pairs))
+
+
+def responses_among(y: np.ndarray, trials: np.ndarray) -> Responses | None:
+    """The same of rows at hand."""
+    return _put_in_order([_whole_pairs((None, None, y, trials))])
+
+
+def _put_in_order(found: Sequence[np.ndarray | None]) -> Responses | None:
+    pairs = [one for one in found if one is not None]
+    if len(pairs) < len(found):
         return None
-    trials, y = np.unique(np.concatenate(found), axis=0).T
+    trials, y = np.unique(np.concatenate(pairs), axis=0).T
     if len(y) > MOST:
         return None
     counted, first = np.unique(trials, return_index=True)
