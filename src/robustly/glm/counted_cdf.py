@@ -32,7 +32,7 @@ def tabulated_cdf(direct: Cdf, m: np.ndarray, y: np.ndarray, trials: np.ndarray,
     if responses is None:
         return direct(m, y, trials)
     which = responses.of((None, None, y, trials))
-    low, high = _ends(direct, responses, m, which)
+    low, high = _where_told(direct, responses, m, which)
     far = np.isnan(low)[which]
     if far.any():
         found = np.empty(len(m))
@@ -63,7 +63,7 @@ def _deviate(probability: np.ndarray) -> np.ndarray:
     return ndtri(np.clip(probability, 1e-300, 1.0 - 1e-16))
 
 
-def _ends(direct: Cdf, responses: Responses, m: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _where_told(direct: Cdf, responses: Responses, m: np.ndarray, which: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The least and the greatest predictor of each response, as far as its probability is neither 0 nor 1 to most digits.
 
     Neither is a number where it is so at all predictors.
