@@ -10,11 +10,13 @@ from scipy import stats
 
 import robustly as rb
 from robustly._runtime.precision import double_precision
+from robustly.approx.moments import second_order
 from robustly.glm.contaminated import Contaminated
 from robustly.glm.contaminated_starts import trimmed_start
 from robustly.glm.core_scores import normal_scores, score_slopes
 from robustly.glm.families import Binomial, Gamma, NegativeBinomial, Normal, Poisson
-from robustly.glm.local import Classical, LocalPredictor
+from robustly.glm.local import Classical, LocalPrecision, LocalPredictor
+from robustly.glm.measured_parts import measured_moments
 from robustly.model.read_design import read_design
 from robustly.result.two_part import log_gauss, shifted_parts
 
@@ -135,6 +137,21 @@ def test_the_wide_part_of_counts_is_a_shift_of_the_predictor_to_either_side():
     for y, both in zip(counts, found):
         likelihood = stats.poisson(np.exp(own)).pmf(y)
         np.testing.assert_allclose(both, [np.trapezoid(likelihood * prior, own) for prior in priors], rtol=1e-7)
+
+
+@pytest.mark.parametrize(("core", "own"), [(Classical, []), (LocalPrecision, [3.0])], ids=["normal", "heavy tails"])
+def test_derivatives_of_measurements_are_those_of_autodiff(core, own):
+    """Of rows in the middle, at a shift, between and beyond."""
+    law = Contaminated(Normal(), core(Normal()))
+    with double_precision():
+        away = jnp.asarray([0.0, 0.3, -2.5, 7.4, -8.0, 40.0])
+        numbers = tuple(jnp.asarray([0.2, *np.log([1.3, *own, 0.2, 6.0]), -2.0]))
+        plain = lambda y: second_order(lambda *given: law.evidence((y, 1.0), *given), numbers)
+        value, slope, curve = jax.vmap(lambda y: measured_moments(y, numbers))(away)
+        expected = jax.vmap(plain)(away)
+    np.testing.assert_allclose(value, expected[0], rtol=1e-12)
+    np.testing.assert_allclose(slope, np.stack(expected[1], axis=1), rtol=1e-11, atol=1e-12)
+    np.testing.assert_allclose(curve, expected[2], rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from robustly.glm.families import Normal
 from robustly.glm.family import Family
 from robustly.glm.law import Description, Law
 from robustly.glm.local import Classical, LocalPrecision, LocalPredictor, log_prior, log_student_t
+from robustly.glm.measured_parts import measured_moments
 from robustly.model.row import RowModel
 from robustly.result.two_part import (
     DOF,
@@ -200,8 +201,6 @@ class Contaminated(Law):
         import jax
         import jax.numpy as jnp
 
-        if not self.integrated:
-            return lambda given: jnp.logaddexp(*self.parts(row, tuple(given), state))
         whole = lambda numbers: (lambda own, nuisance: jnp.stack([jnp.stack([*one, *nuisance]) for one in own]))(
             *self._integrals(numbers)
         )
@@ -267,10 +266,13 @@ class PartsRule(Exact):
         import jax
         import jax.numpy as jnp
 
+        if not self.law.integrated:
+            evidence, slope, curve = measured_moments(row[0], numbers)
+            return Moments(evidence, evidence, slope, curve)
         given = jnp.stack([jnp.asarray(number, dtype=float) for number in numbers])
-        evidence = self.law.near(row, tuple(given), state)
-        value, slope = jax.value_and_grad(evidence)(given)
-        return Moments(value, value, slope, jax.hessian(evidence)(given))
+        near = self.law.near(row, tuple(given), state)
+        value, slope = jax.value_and_grad(near)(given)
+        return Moments(value, value, slope, jax.hessian(near)(given))
 
 
 def find_ends(joint: Callable[..., Array], numbers: Numbers, begin: Array) -> Array:

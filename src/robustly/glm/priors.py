@@ -50,11 +50,19 @@ def log_prior(kind: str, away: jax.Array, log_scale: jax.Array, log_dof: Any = N
 def log_student_t(away: jax.Array, log_scale: jax.Array, log_dof: Any) -> jax.Array:
     """Student's t, up to the constant of the normal."""
     import jax.numpy as jnp
+
+    half = 0.5 * jnp.exp(log_dof)
+    constant = student_constant(log_dof) - log_scale
+    return constant - (half + 0.5) * jnp.log1p((away * jnp.exp(-log_scale)) ** 2 / (2.0 * half))
+
+
+def student_constant(log_dof: Any) -> jax.Array:
+    """The log density of Student's t at its centre, less that of the normal; both of scale one."""
+    import jax.numpy as jnp
     from jax.scipy.special import gammaln
 
     half = 0.5 * jnp.exp(log_dof)
     # The two gamma functions cancel almost entirely when the law is nearly normal.
     some = jnp.minimum(half, 1e4)
     exact = gammaln(some + 0.5) - gammaln(some) - 0.5 * jnp.log(some)
-    constant = jnp.where(half < 1e4, exact, -0.125 / half) - log_scale
-    return constant - (half + 0.5) * jnp.log1p((away * jnp.exp(-log_scale)) ** 2 / (2.0 * half))
+    return jnp.where(half < 1e4, exact, -0.125 / half)
