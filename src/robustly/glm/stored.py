@@ -95,7 +95,7 @@ def stored_design(
     asked, recipe = _columns_of_design(X, y, given, classes, ())
     some = [place for place, label in enumerate(recipe.also) if label in ("weight", "trials")]
     bare = ResponseRecipe(DesignRecipe(tuple(recipe.also[place] for place in some), classes))
-    rows = rows_from(asked, Layout(recipe, DATA))
+    rows = rows_from(asked, Layout(recipe, DATA, many_passes=True))
     responses = _responses_alone(rows, [asked[1], *(asked[2 + place] for place in some)], bare)
     return _design_from(rows, asked[0], intercept, ridge, responses)
 
@@ -238,7 +238,7 @@ def read_stored_formula(
         beside = {label: name for label, name in labels.items() if label in ("weight", "trials")}
         some = frame.pick(tuple(sorted(left.side.variables.union(beside.values()))), framed=True)
         bare = FormulaRecipe(columns, left.side, beside, response_only=True)
-        rows = rows_from([frame], Layout(recipe, DATA))
+        rows = rows_from([frame], Layout(recipe, DATA, many_passes=True))
         design = designed(rows, _responses_alone(rows, [some], bare))
         return FormulaRows(design, chosen, columns)
     effects = stored_effects(bars, frame, plain, there, lambda form: learn(form, first, states, levels))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import DataError
+from robustly.rows.scratch import Scratch
 from robustly.rows.stored import Layout, Stored, some_names
 from robustly.rows.streamed import Piece, Pieces, StreamedRows
 
@@ -87,7 +88,8 @@ class ParquetColumns(Stored):
 
     def rows(self, asked: Sequence[Any], layout: Layout) -> StreamedRows:
         pieces = ParquetPieces(tuple(asked))
-        return StreamedRows(pieces, layout.recipe, layout.labels, layout.chunk, layout.padded)
+        scratch = Scratch() if layout.many_passes else None
+        return StreamedRows(pieces, layout.recipe, layout.labels, layout.chunk, layout.padded, scratch=scratch)
 
 
 def _named_files(path: Any) -> list[str]:
