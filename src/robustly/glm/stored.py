@@ -96,7 +96,7 @@ def stored_design(
     some = [place for place, label in enumerate(recipe.also) if label in ("weight", "trials")]
     bare = ResponseRecipe(DesignRecipe(tuple(recipe.also[place] for place in some), classes))
     rows = rows_from(asked, Layout(recipe, DATA, many_passes=True))
-    responses = _responses_alone(rows, [asked[1], *(asked[2 + place] for place in some)], bare)
+    responses = _bare_responses(rows, [asked[1], *(asked[2 + place] for place in some)], bare)
     return _design_from(rows, asked[0], intercept, ridge, responses)
 
 
@@ -110,7 +110,7 @@ class ResponseRecipe:
         return self.design(np.empty((len(y), 0)), y, *more)
 
 
-def _responses_alone(rows: Rows, asked: Sequence[Stored], recipe: Recipe) -> Rows | None:
+def _bare_responses(rows: Rows, asked: Sequence[Stored], recipe: Recipe) -> Rows | None:
     """A store of nothing but the responses of rows; on a cluster, where all is in memory, nothing is spared by it."""
     return rows_from(asked, Layout(recipe, DATA)) if isinstance(rows, StreamedRows) else None
 
@@ -239,7 +239,7 @@ def read_stored_formula(
         some = frame.pick(tuple(sorted(left.side.variables.union(beside.values()))), framed=True)
         bare = FormulaRecipe(columns, left.side, beside, response_only=True)
         rows = rows_from([frame], Layout(recipe, DATA, many_passes=True))
-        design = designed(rows, _responses_alone(rows, [some], bare))
+        design = designed(rows, _bare_responses(rows, [some], bare))
         return FormulaRows(design, chosen, columns)
     effects = stored_effects(bars, frame, plain, there, lambda form: learn(form, first, states, levels))
     rows = rows_from([frame], Layout(GroupedRecipe(recipe, chosen, effects.columns), DATA))

@@ -27,7 +27,8 @@ def parquet(
     """Rows of Parquet files, to be given to a fit in place of arrays or a data frame.
 
     They are read in batches, so that a set of files may be larger than memory; a fit decodes them once, into temporary files
-    without a name, if there is room for them. Where a list of columns is given it stands for a matrix, a single name for a vector, and no columns for a data frame with all of them.
+    without a name, if there is room for them. Where a list of columns is given it stands for a matrix, a single name for a
+    vector, and no columns for a data frame with all of them.
 
     Args:
         path: a file, a folder (all ``.parquet`` files in it, in the order of their names), a pattern such as

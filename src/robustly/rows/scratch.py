@@ -105,11 +105,11 @@ class KeptArray:
         if self.file is None or not size:
             return np.empty(shape, self.dtype)
         before = first % mmap.ALLOCATIONGRANULARITY
-        mapped = _mapped(self.file.fileno(), first - before, before + size)
+        mapped = _part_of_file(self.file.fileno(), first - before, before + size)
         return np.frombuffer(mapped, self.dtype, size // self.dtype.itemsize, before).reshape(shape)
 
 
-def _mapped(number: int, offset: int, length: int) -> mmap.mmap:
+def _part_of_file(number: int, offset: int, length: int) -> mmap.mmap:
     if not hasattr(mmap, "MAP_SHARED"):
         return mmap.mmap(number, length, access=mmap.ACCESS_WRITE, offset=offset)
     # Filled by whoever maps it, which is the thread that reads ahead, and not page by page by those that compute.
