@@ -2,8 +2,8 @@
 
 ``python benchmarks/scale.py disk --rows 1e7`` makes a Parquet set (deleted after), fits it in memory and from disk, each in a
 process of its own, and writes ``results/scale_disk.json``. ``… cluster --rows 5e6`` compares one process with two workers whose
-rows only ever exist there. ``… kills`` kills fits at random moments and compares their answers. ``… topics --rows 4e5`` fits
-documents whose counts are larger than the memory that is allowed. Ratios are within one run.
+rows only ever exist there. ``… kills`` kills 20 fits at random moments, starts each again and compares its answer.
+``… topics --rows 4e5`` fits documents whose counts are larger than the memory that is allowed. Ratios are within one run.
 """
 
 from __future__ import annotations
@@ -237,11 +237,11 @@ print(json.dumps([fit.estimates.tolist(), fit.log_likelihood]))
 
 
 def kills(count: int, rows: int) -> dict:
-    """Kill fits at random moments until so many are dead; each is started again until it ends."""
+    """So many fits, each killed once at a random moment after its rows are opened, started again, and compared with one left alone."""
     folder = Path(tempfile.mkdtemp(prefix="robustly-kills-"))
-    chance, killed, ended = random.Random(0), 0, 0
+    chance = random.Random(0)
+    deaths: list[dict] = []
     apart = {"estimates": 0.0, "log likelihood, relative": 0.0}
-    at = []
     try:
         (folder / "rows").mkdir()
         write_rows(folder / "rows", rows)
@@ -251,32 +251,53 @@ def kills(count: int, rows: int) -> dict:
                 [sys.executable, "-c", KILLED, str(folder / "rows"), str(folder / place)], stdout=subprocess.PIPE
             )
 
-        began = time.perf_counter()
-        known = json.loads(start("known").communicate()[0])
-        whole = time.perf_counter() - began
-        while killed < count:
-            place, deaths = f"fit-{ended}", 0
-            while True:
-                process = start(place)
-                try:
-                    # Four deaths a fit at most, so that there are several fits to compare.
-                    out = process.communicate(timeout=None if deaths == 4 else chance.uniform(0.2, 1.0) * whole)[0]
-                    break
-                except subprocess.TimeoutExpired:
-                    process.send_signal(signal.SIGKILL)
-                    process.communicate()
-                    killed, deaths = killed + 1, deaths + 1
-                    passes = len(list((folder / place).glob("pass-*.npz"))) if (folder / place).exists() else 0
-                    at.append(passes)
-            found = json.loads(out)
-            away = np.max(np.abs(np.subtract(found[0], known[0])))
-            apart["estimates"] = max(apart["estimates"], float(away))
+        def kept(place: str) -> int:
+            return len(list((folder / place).glob("pass-*.npz"))) if (folder / place).exists() else 0
+
+        def moments() -> tuple[list, float, float]:
+            """What a fit left alone finds, and when it writes its first pass and ends."""
+            began, process, first = time.perf_counter(), start("known"), 0.0
+            while process.poll() is None:
+                if not first and kept("known"):
+                    first = time.perf_counter() - began
+                time.sleep(0.005)
+            return json.loads(process.communicate()[0]), first, time.perf_counter() - began
+
+        known, first, whole = moments()
+        shutil.rmtree(folder / "known")
+        known, first, whole = moments()  # with what the first one compiled
+        in_all, tried = kept("known"), 0
+        while len(deaths) < count:
+            place, tried = f"fit-{tried}", tried + 1
+            process = start(place)
+            # Half of the moments are before the first pass is written, half between passes.
+            early = len(deaths) % 2 == 0
+            after = chance.uniform(0.0, first) if early else chance.uniform(first, whole)
+            try:
+                process.communicate(timeout=after)
+                continue  # it ended before: no kill
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGKILL)
+                process.communicate()
+            passes = kept(place)
+            found = json.loads(start(place).communicate()[0])
+            away = float(np.max(np.abs(np.subtract(found[0], known[0]))))
             relative = abs(found[1] / known[1] - 1.0)
+            same = found == known
+            deaths.append({"seconds": after, "passes kept": passes, "of": in_all, "same answer": same})
+            apart["estimates"] = max(apart["estimates"], away)
             apart["log likelihood, relative"] = max(apart["log likelihood, relative"], relative)
-            ended += 1
     finally:
         shutil.rmtree(folder)
-    return {"kills": killed, "fits": ended, "passes kept at each kill": at, "largest difference": apart, "rows": rows}
+    return {
+        "fits killed": len(deaths),
+        "same answers": sum(one["same answer"] for one in deaths),
+        "fits that ended before their kill": tried - len(deaths),
+        "largest difference": apart,
+        "rows": rows,
+        "seconds to the first pass and to the end": [first, whole],
+        "kills": deaths,
+    }
 
 
 def main() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import robustly as rb
 from robustly.errors import DataError, ModelError, PersistError, SupportError
-from robustly.rows import sorted_files, streamed
+from robustly.rows import scratch, streamed
 
 N = 900
 
@@ -155,6 +155,6 @@ def test_a_disk_without_room_for_sorted_rows_is_one_line(files, monkeypatch):
     def full(*given):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(sorted_files.os, "posix_fallocate", full, raising=False)
+    monkeypatch.setattr(scratch.os, "posix_fallocate", full, raising=False)
     with pytest.raises(PersistError, match=r"cannot write .* MB to .*: No space left on device.*TMPDIR"):
         rb.glm("size ~ age + (1 | clinic)", rb.parquet(files), family="normal")

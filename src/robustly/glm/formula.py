@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -268,7 +268,7 @@ def read_formula(
         ridge=alpha,
     )
     if classes:
-        design = replace(design, notes=(f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.', *design.notes))
+        design = design.noted(f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.', *design.notes)
     if not bars:
         return FormulaRows(design, chosen, columns, needs=needs, labels=labels)
     return FormulaRows(design, chosen, columns, *read_groups_of(bars, frame, design, plain), needs=needs, labels=labels)

@@ -7,7 +7,7 @@ from all rows (levels, knots, centres: one scan of the columns they are made of)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -93,10 +93,11 @@ def stored_design(
 ) -> Design:
     """The design of columns that are not in memory; `given` has weight, offset, exposure and trials as far as they are."""
     asked, recipe = _columns_of_design(X, y, given, classes, ())
-    design = _design_from(rows_from(asked, Layout(recipe, DATA)), asked[0], intercept, ridge)
     some = [place for place, label in enumerate(recipe.also) if label in ("weight", "trials")]
     bare = ResponseRecipe(DesignRecipe(tuple(recipe.also[place] for place in some), classes))
-    return _with_responses(design, [asked[1], *(asked[2 + place] for place in some)], bare)
+    rows = rows_from(asked, Layout(recipe, DATA, many_passes=True))
+    responses = _bare_responses(rows, [asked[1], *(asked[2 + place] for place in some)], bare)
+    return _design_from(rows, asked[0], intercept, ridge, responses)
 
 
 @dataclass(frozen=True)
@@ -109,11 +110,9 @@ class ResponseRecipe:
         return self.design(np.empty((len(y), 0)), y, *more)
 
 
-def _with_responses(design: Design, asked: Sequence[Stored], recipe: Recipe) -> Design:
-    """The same design, with a store of nothing but its responses; on a cluster, where all is in memory, nothing is spared by it."""
-    if not isinstance(design.rows, StreamedRows):
-        return design
-    return replace(design, without_columns=rows_from(asked, Layout(recipe, DATA)))
+def _bare_responses(rows: Rows, asked: Sequence[Stored], recipe: Recipe) -> Rows | None:
+    """A store of nothing but the responses of rows; on a cluster, where all is in memory, nothing is spared by it."""
+    return rows_from(asked, Layout(recipe, DATA)) if isinstance(rows, StreamedRows) else None
 
 
 def stored_design_in_groups(
@@ -140,8 +139,12 @@ def _columns_of_design(
     return [matrix, response, *beside.values()], DesignRecipe(tuple(beside), classes)
 
 
-def _design_from(rows: Rows, matrix: Stored, intercept: bool, ridge: float) -> Design:
-    return _with_weight(design_of(rows, matrix.listed, intercept=intercept, ridge=ridge))
+def _design_from(
+    rows: Rows, matrix: Stored, intercept: bool, ridge: float, without_columns: Rows | None = None
+) -> Design:
+    return _with_weight(
+        design_of(rows, matrix.listed, intercept=intercept, ridge=ridge, without_columns=without_columns)
+    )
 
 
 def _with_weight(design: Design) -> Design:
@@ -227,15 +230,16 @@ def read_stored_formula(
     terms = [name for name in right.side.columns if name != "Intercept"]
     told = (f'"{classes[1]}" counts as 1 and "{classes[0]}" as 0.',) if classes else ()
 
-    def designed(rows: Rows) -> Design:
-        design = _with_weight(design_of(rows, terms, intercept=columns.intercept, ridge=alpha))
-        return replace(design, notes=(*told, *design.notes)) if told else design
+    def designed(rows: Rows, without_columns: Rows | None = None) -> Design:
+        found = design_of(rows, terms, intercept=columns.intercept, ridge=alpha, without_columns=without_columns)
+        return _with_weight(found.noted(*told, *found.notes))
 
     if not bars:
         beside = {label: name for label, name in labels.items() if label in ("weight", "trials")}
         some = frame.pick(tuple(sorted(left.side.variables.union(beside.values()))), framed=True)
         bare = FormulaRecipe(columns, left.side, beside, response_only=True)
-        design = _with_responses(designed(rows_from([frame], Layout(recipe, DATA))), [some], bare)
+        rows = rows_from([frame], Layout(recipe, DATA, many_passes=True))
+        design = designed(rows, _bare_responses(rows, [some], bare))
         return FormulaRows(design, chosen, columns)
     effects = stored_effects(bars, frame, plain, there, lambda form: learn(form, first, states, levels))
     rows = rows_from([frame], Layout(GroupedRecipe(recipe, chosen, effects.columns), DATA))

@@ -43,7 +43,7 @@ class StoredCall:
         asked = [self.stored[label] for label in labels]
         if weights is not None:
             asked.append(along(asked[0], weights, "weights"))
-        layout = Layout(RowRecipe(len(labels)), tuple(labels))
+        layout = Layout(RowRecipe(len(labels)), tuple(labels), many_passes=True)
         rows = rows_from(asked, layout if chunk is None else replace(layout, chunk=chunk))
         rows.each_piece(SupportLook(program, self.arguments))
         return rows

@@ -173,7 +173,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
             raise DataError(
                 f"the mixture was fitted to {self.n_features_in_} columns; {X.where} gives {len(matrix.listed)}."
             )
-        return rows_from([matrix], Layout(_matrix_only, ("X",), padded=False))
+        return rows_from([matrix], Layout(_matrix_only, ("X",), padded=False, many_passes=reset))
 
     def _check_fitted(self) -> None:
         check_is_fitted(self, "weights_")

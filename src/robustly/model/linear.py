@@ -8,6 +8,7 @@ all rows share: :mod:`robustly.model.linear_view`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -311,6 +312,12 @@ class Design:
         if rows.weight is self.rows.weight:
             part.__dict__["_moments"] = self._moments
         return part
+
+    def noted(self, *notes: str) -> Design:
+        """The same with these notes, and with all that is known of the columns: nothing is looked at again."""
+        found = copy(self)
+        object.__setattr__(found, "notes", notes)
+        return found
 
     def weighed(self, weight: np.ndarray) -> Design:
         """The same coordinates and rows with other weights."""

@@ -56,11 +56,14 @@ def read_design(
     return design_of(ArrayRows(data, read_weights(weight, n), labels=DATA), terms, intercept=intercept, ridge=ridge)
 
 
-def design_of(rows: Rows, terms: Sequence[str], *, intercept: bool, ridge: float) -> Design:
+def design_of(
+    rows: Rows, terms: Sequence[str], *, intercept: bool, ridge: float, without_columns: Rows | None = None
+) -> Design:
     """A design of rows that are there, with a note on columns that determine each other."""
     if not (is_real_number(ridge) and 0 <= ridge < np.inf):
         raise DataError(f"alpha, the ridge penalty, is a number of at least 0; got {ridge!r}.")
-    design = Design(rows, _unique([*(["Intercept"] if intercept else []), *terms]), intercept, float(ridge))
+    named = _unique([*(["Intercept"] if intercept else []), *terms])
+    design = Design(rows, named, intercept, float(ridge), without_columns=without_columns)
     if not design.terms:
         raise DataError("there are no columns and no intercept, so there is nothing to fit.")
     _refuse_beyond_squares(design)
@@ -71,8 +74,7 @@ def design_of(rows: Rows, terms: Sequence[str], *, intercept: bool, ridge: float
         f"the columns {which} determine each other, so their coefficients are not unique: the least are given, "
         "without standard errors. Drop a column, or set alpha."
     )
-    object.__setattr__(design, "notes", (note,))
-    return design
+    return design.noted(note)
 
 
 def _refuse_beyond_squares(design: Design) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import DataError
+from robustly.rows.scratch import Scratch
 from robustly.rows.stored import Layout, Stored, some_names
 from robustly.rows.streamed import Piece, Pieces, StreamedRows
 
@@ -25,8 +26,9 @@ def parquet(
 ) -> ParquetColumns:
     """Rows of Parquet files, to be given to a fit in place of arrays or a data frame.
 
-    They are read in batches, again for every pass, so that a set of files may be larger than memory. Where a list of
-    columns is given it stands for a matrix, a single name for a vector, and no columns for a data frame with all of them.
+    They are read in batches, so that a set of files may be larger than memory; a fit decodes them once, into temporary files
+    without a name, if there is room for them. Where a list of columns is given it stands for a matrix, a single name for a
+    vector, and no columns for a data frame with all of them.
 
     Args:
         path: a file, a folder (all ``.parquet`` files in it, in the order of their names), a pattern such as
@@ -87,7 +89,8 @@ class ParquetColumns(Stored):
 
     def rows(self, asked: Sequence[Any], layout: Layout) -> StreamedRows:
         pieces = ParquetPieces(tuple(asked))
-        return StreamedRows(pieces, layout.recipe, layout.labels, layout.chunk, layout.padded)
+        scratch = Scratch() if layout.many_passes else None
+        return StreamedRows(pieces, layout.recipe, layout.labels, layout.chunk, layout.padded, scratch=scratch)
 
 
 def _named_files(path: Any) -> list[str]:

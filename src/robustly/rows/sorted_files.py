@@ -6,7 +6,6 @@ the files when they are used and may drop them again, so that in memory stay som
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,11 +16,10 @@ import numpy as np
 from robustly.errors import DataError, PersistError
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.groups import Grouping, group_rows, grouping_of
+from robustly.rows.scratch import nameless_file
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Stored
 from robustly.rows.streamed import StreamedRows
-
-ZEROS = bytes(1 << 20)
 
 
 def refuse_unsorted(stored: Stored) -> None:
@@ -83,13 +81,7 @@ def _mapped(count: int, like: np.ndarray) -> np.ndarray:
     shape = (count, *like.shape[1:])
     size = like.dtype.itemsize * int(np.prod(shape))
     try:
-        with tempfile.TemporaryFile() as stream:
-            # All room is taken now: a disk that is full while a mapped array is written ends the process without a word.
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(stream.fileno(), 0, max(1, size))
-            else:
-                for start in range(0, size, len(ZEROS)):
-                    stream.write(ZEROS[: size - start])
+        with nameless_file(size) as stream:
             return np.memmap(stream, like.dtype, "r+", shape=shape)
     except OSError as error:
         raise PersistError(

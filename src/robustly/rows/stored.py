@@ -27,6 +27,8 @@ class Layout:
     labels: tuple[str, ...]
     chunk: int = CHUNK
     padded: bool = True
+    many_passes: bool = False
+    """Whether rows will be read so often that files are to be decoded once, into plain numbers."""
 
 
 @dataclass(frozen=True, eq=False)

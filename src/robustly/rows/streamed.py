@@ -1,5 +1,7 @@
 """Rows that do not fit into memory: read piece by piece in the order of the rows, the next piece while this one is used.
 
+What many passes will read is written down by the first as plain numbers: :mod:`robustly.rows.scratch`.
+
 Pieces are put together and cut where rows in memory would be cut, filled up in the same way, and added up in the same order.
 So the sums of a pass are those of the same rows in memory, bit for bit, whatever the sizes of files and row groups.
 """
@@ -19,6 +21,7 @@ import numpy as np
 
 from robustly.errors import DataError, RobustlyError
 from robustly.rows.arrays import CHUNK, ArrayRows, bucket_of
+from robustly.rows.scratch import Scratch, is_constant
 from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places, tell_rows
 
 Item = TypeVar("Item")
@@ -86,6 +89,8 @@ class StreamedRows(Rows):
     padded: bool = True
     given: np.ndarray | None = field(default=None, repr=False)
     """Weights in place of those that the recipe gives."""
+    scratch: Scratch | None = field(default=None, repr=False)
+    """Where rows are kept once they have been read, if many passes will read them."""
     _states: WeakKeyDictionary[Slot, np.ndarray] = field(default_factory=WeakKeyDictionary, repr=False)
 
     def __len__(self) -> int:
@@ -95,10 +100,13 @@ class StreamedRows(Rows):
     def weight(self) -> np.ndarray:  # type: ignore[override]
         if self.given is not None:
             return self.given
-        with_weights = next(iter(self._read()))[1] is not None
-        if not with_weights:
-            return np.broadcast_to(1.0, len(self))  # no memory for a constant
-        return np.concatenate([np.asarray(weight, dtype=float) for _, weight in self._read()])
+        if self.scratch is not None and self.scratch.is_full:
+            found = self.scratch.weight()
+        elif next(iter(self._read()))[1] is None:
+            found = None
+        else:
+            found = np.concatenate([np.asarray(weight, dtype=float) for _, weight in self._read()])
+        return np.broadcast_to(1.0, len(self)) if found is None else found  # no memory for a constant
 
     @cached_property
     def total_weight(self) -> float:
@@ -110,15 +118,32 @@ class StreamedRows(Rows):
         """What passes see of each piece, checked."""
         return (made(piece, self.recipe) for piece in self.pieces)
 
-    def blocks(self) -> Iterator[tuple[slice, ArrayRows]]:
-        """All rows in order, in blocks of whole chunks, and where each begins and ends; the next is read while one is used."""
-        return ahead(self._blocks())
+    def _read_all(self) -> Iterator[tuple[Data, Any]]:
+        """The same, to the end: after it the scratch, if there is one, has all rows."""
+        if self.scratch is None or self.scratch.is_full:
+            return self._read()
+        return self.scratch.kept(self._read(), len(self))
 
-    def _blocks(self) -> Iterator[tuple[slice, ArrayRows]]:
+    def blocks(self, *, to_the_end: bool = True) -> Iterator[tuple[slice, ArrayRows]]:
+        """All rows in order, in blocks of whole chunks, and where each begins and ends; the next is read while one is used."""
+        if self.scratch is not None and self.scratch.is_full:
+            return ahead(self._kept_blocks(self.scratch))
+        return ahead(self._blocks(self._read_all() if to_the_end else self._read()))
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """Rows in a chunk, and in a block."""
         bucket = bucket_of(len(self), self.chunk) if self.padded else self.chunk
-        size = bucket * max(2 * THREADS, SMALLEST_BLOCK // bucket)
+        return bucket, bucket * max(2 * THREADS, SMALLEST_BLOCK // bucket)
+
+    def _kept_blocks(self, scratch: Scratch) -> Iterator[tuple[slice, ArrayRows]]:
+        for start in range(0, len(self), self._sizes[1]):
+            yield self._block(start, *scratch.at(slice(start, min(start + self._sizes[1], len(self)))))
+
+    def _blocks(self, read: Iterator[tuple[Data, Any]]) -> Iterator[tuple[slice, ArrayRows]]:
+        bucket, size = self._sizes
         start, held, count = 0, [], 0
-        for data, weight in self._read():
+        for data, weight in read:
             held.append((data, weight))
             count += len(data[0])
             if count < size:
@@ -174,7 +199,7 @@ class StreamedRows(Rows):
     def take(self, index: Any) -> ArrayRows:
         wanted = np.asarray(index, dtype=np.int64)
         found = []
-        for place, block in self.blocks():
+        for place, block in self.blocks(to_the_end=False):
             low, high = np.searchsorted(wanted, [place.start, place.stop])
             if low < high:
                 found.append(block.take(wanted[low:high] - place.start))
@@ -205,7 +230,7 @@ class StreamedRows(Rows):
             found.append(look(data))
             return data, weight
 
-        for _ in replace(self, recipe=seen)._read():
+        for _ in replace(self, recipe=seen)._read_all():
             pass
         return found
 
@@ -270,6 +295,9 @@ def located(error: RobustlyError, where: str, first: int) -> RobustlyError:
 def put_together(parts: Sequence[Any]) -> Any:
     """Arrays or sparse tables of some rows each, one after the other."""
     if isinstance(parts[0], np.ndarray):
+        one = parts[0][:1]
+        if all(is_constant(part) and np.array_equal(part[:1], one) for part in parts):
+            return np.broadcast_to(one, (sum(map(len, parts)), *one.shape[1:]))
         return np.concatenate(parts)
     if hasattr(parts[0], "iloc"):
         import pandas as pd

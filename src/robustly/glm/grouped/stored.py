@@ -68,7 +68,7 @@ def sorted_design(
     """The design of rows sorted by their groups, the groups of rows so kept, and what the rows have beside a design's own."""
     found, grouping, notes = sorted_by_group(rows, grouping)
     design = design_of_rows(replace(found, data=found.data[:4]))
-    return replace(design, notes=(*design.notes, *notes)), grouping, found.data[4:]
+    return design.noted(*design.notes, *notes), grouping, found.data[4:]
 
 
 def stored_group_design(
