@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from robustly._runtime.threads import on_one_thread
 from robustly.approx import Quadrature
 from robustly.errors import ModelError
 from robustly.fit.draws import Draws
@@ -161,6 +162,7 @@ class GLMSource(Source):
         pull = np.linalg.solve(matrix, slope[:, used, None] * weight[:, None, None])
         return -(spread @ pull)[..., 0], spread
 
+    @on_one_thread
     def loo(self) -> np.ndarray:
         move, _ = self._removed()
         free = self.problem.linear.free
