@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
+from scipy.special import chdtrc, chdtri, expit, fdtrc
 
 from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, schwarz_curve, weights_of
 
@@ -26,6 +26,8 @@ WIDTH, WIDTH_SPREAD = 5.0, 0.6
 WIDTHS = np.exp(np.linspace(np.log(1.0), np.log(1e4), 400))
 MOST_ROWS = 20_000
 MOST_STEPS, SMALL = 200, 1e-6
+# Most rows are in one component: pairs of row and component with a smaller share than this say nothing of either.
+LEAST_SHARE = 1e-12
 TWO_PARTS, HEAVY = "components of Normal rows and a wide part", "components with heavy tails (Student t)"
 
 
@@ -42,19 +44,24 @@ class ComponentLaw:
     weight: float
     """How probable the two-part law is beside the t laws of the fit."""
 
-    def near(self, distance: np.ndarray) -> np.ndarray:
-        """Squared distances in units of the core; a component of one row has next to none."""
+    def near(self, distance: np.ndarray, part: np.ndarray | slice) -> np.ndarray:
+        """Squared distances of rows from these components in units of the core; a component of one row has next to none."""
         with np.errstate(over="ignore"):
-            return np.minimum(distance / self.core, 1e300)
+            return np.minimum(distance / self.core[part], 1e300)
 
-    def logs(self, distance: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """log density of core and wide part by row and component, (n, K), but for what both share with a t law."""
-        near = self.near(distance)
-        size = known[:, None] * np.log(self.core)
+    def log_odds(self, near: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """log density of the wide part less that of the core, at squared distances in units of the core."""
         grown = 1.0 + self.width**2
-        core = np.log1p(-self.share) - 0.5 * (near + size)
-        wide = np.log(max(self.share, 1e-300)) - 0.5 * (near / grown + size + known[:, None] * np.log(grown))
-        return core, wide
+        level = np.log(max(self.share, 1e-300)) - np.log1p(-self.share)
+        return level + 0.5 * near * (1.0 - 1.0 / grown) - 0.5 * columns * np.log(grown)
+
+    def log_density(
+        self, distance: np.ndarray, columns: np.ndarray, part: np.ndarray | slice = slice(None)
+    ) -> np.ndarray:
+        """log density of both parts together, but for what they have in common with a t law."""
+        near = self.near(distance, part)
+        core = np.log1p(-self.share) - 0.5 * (near + columns * np.log(self.core[part]))
+        return core + np.logaddexp(0.0, self.log_odds(near, columns))
 
     @property
     def is_better(self) -> bool:
@@ -66,16 +73,18 @@ class ComponentLaw:
 
         Rows without a value always belong.
         """
-        from scipy.stats import chi2, f
-
-        core, wide = self.logs(distance, known)
-        odd = self.weight * np.einsum("ik,ik->i", shares, expit(wide - core))
-        tail, columns = np.zeros(len(distance)), np.maximum(known, 1)
-        near = self.near(distance)
-        for k, nu in enumerate(dofs):
-            normal = chi2.sf(near[:, k], columns)
-            heavy = f.sf(distance[:, k] / columns, columns, nu) if np.isfinite(nu) else normal
-            tail += shares[:, k] * (self.weight * normal + (1.0 - self.weight) * heavy)
+        row, part = np.nonzero(shares > LEAST_SHARE)
+        here, share, columns = distance[row, part], shares[row, part], np.maximum(known, 1)[row]
+        near = self.near(here, part)
+        odd = self.weight * np.bincount(row, share * expit(self.log_odds(near, columns)), len(known))
+        nu, tails = dofs[part], np.zeros(len(row))
+        normal = np.where(np.isfinite(nu), self.weight, 1.0)
+        # Tails cost more than all the rest: those of a law are asked for where it has a say.
+        at = normal > LEAST_SHARE
+        tails[at] = normal[at] * chdtrc(columns[at], near[at])
+        at = normal < 1.0 - LEAST_SHARE
+        tails[at] += (1.0 - normal[at]) * fdtrc(columns[at], nu[at], here[at] / columns[at])
+        tail = np.bincount(row, share * tails, len(known))
         return Judgement(
             np.where(known > 0, np.clip(odd, 0.0, 1.0), 0.0),
             np.where(known > 0, np.minimum(tail, 1.0), 1.0),
@@ -95,29 +104,26 @@ def fit_component_law(distance: np.ndarray, known: np.ndarray, shares: np.ndarra
     if not len(chosen):
         return ComponentLaw(np.ones(distance.shape[1]), 0.0, WIDTH, 0.0)
     distance, known, shares, tails = distance[chosen], known[chosen].astype(float), shares[chosen], tails[chosen]
-    weight = shares * known[:, None]
-    mass = np.maximum(weight.sum(axis=0), 1e-300)
     # The nearer half of the rows says how wide the core is at first, whatever the others do.
     middle = np.array([_weighted_median(distance[:, k] / known, shares[:, k]) for k in range(shares.shape[1])])
     at = ComponentLaw(np.maximum(middle / _median_ratio(float(np.median(known))), 1e-300), 0.02, WIDTH, 1.0)
+    row, part = np.nonzero(shares > LEAST_SHARE)
+    here, share, columns = distance[row, part], shares[row, part], known[row]
+    by_part = lambda values: np.bincount(part, values, len(at.core))
+    mass = np.maximum(by_part(share * columns), 1e-300)
     for _ in range(MOST_STEPS):
-        core, wide = at.logs(distance, known)
-        odd = shares * expit(wide - core)
-        grown = 1.0 + at.width**2
-        pulled = (shares - odd + odd / grown) * distance
-        fresh = np.maximum(pulled.sum(axis=0) / mass, 1e-300)
-        size, square = float((odd * known[:, None]).sum()), float((odd * distance / fresh).sum())
+        odd = share * expit(at.log_odds(at.near(here, part), columns))
+        fresh = np.maximum(by_part((share - odd * (1.0 - 1.0 / (1.0 + at.width**2))) * here) / mass, 1e-300)
+        size, square = float(odd @ columns), float((by_part(odd * here) / fresh).sum())
         height = -0.5 * (size * np.log1p(WIDTHS**2) + square / (1.0 + WIDTHS**2))
         height -= 0.5 * (np.log(WIDTHS / WIDTH) / WIDTH_SPREAD) ** 2
-        share = float((odd.sum() + SHARE_PRIOR[0]) / (len(known) + sum(SHARE_PRIOR)))
-        before, at = at, ComponentLaw(fresh, share, float(WIDTHS[height.argmax()]), 1.0)
-        if np.abs(np.log(at.core) - np.log(before.core)).max() < SMALL and abs(np.log(share / before.share)) < 1e-4:
+        wide = float((odd.sum() + SHARE_PRIOR[0]) / (len(known) + sum(SHARE_PRIOR)))
+        before, at = at, ComponentLaw(fresh, wide, float(WIDTHS[height.argmax()]), 1.0)
+        if np.abs(np.log(at.core) - np.log(before.core)).max() < SMALL and abs(np.log(wide / before.share)) < 1e-4:
             break
-    core, wide = at.logs(distance, known)
-    mean = lambda logs: float(np.einsum("ik,ik->", shares, logs))
     laws = [
-        Candidate(TWO_PARTS, mean(np.logaddexp(core, wide)), schwarz_curve(len(known), 2)),
-        Candidate(HEAVY, mean(tails), schwarz_curve(len(known), 1), margin=HEAVY_MARGIN),
+        Candidate(TWO_PARTS, float(share @ at.log_density(here, columns, part)), schwarz_curve(len(known), 2)),
+        Candidate(HEAVY, float(share @ tails[row, part]), schwarz_curve(len(known), 1), margin=HEAVY_MARGIN),
     ]
     return ComponentLaw(at.core, at.share, at.width, float(weights_of(laws)[0]))
 
@@ -130,6 +136,4 @@ def _weighted_median(values: np.ndarray, weight: np.ndarray) -> float:
 
 def _median_ratio(columns: float) -> float:
     """The median of a χ² law over its degrees of freedom."""
-    from scipy.stats import chi2
-
-    return float(chi2(max(columns, 1.0)).median() / max(columns, 1.0))
+    return float(chdtri(max(columns, 1.0), 0.5) / max(columns, 1.0))

@@ -209,13 +209,13 @@ class RobustGaussianHMM(BaseEstimator):
             if not found.is_better:
                 break
             # A row far from its neighbours' state is an outlier, or a visit of another state: the two-part law weighs them.
-            share = self._smooth(base + np.logaddexp(*found.logs(distance, known)), ends)[1]
+            share = self._smooth(base + found.log_density(distance, known[:, None]), ends)[1]
         if law is None:
             law = found
             self.core_spread_ = law.core
             self.wide_ = {"share": law.share, "width": law.width, "weight": law.weight}
         elif law.is_better:
-            share = self._smooth(base + np.logaddexp(*law.logs(distance, known)), ends)[1]
+            share = self._smooth(base + law.log_density(distance, known[:, None]), ends)[1]
         return law.judge(distance, known, share, self.dofs_)
 
     def _smooth(self, density: np.ndarray, ends: np.ndarray) -> tuple[float, np.ndarray]:
