@@ -6,7 +6,6 @@ from dataclasses import field
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils import Tags
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import PersistError
@@ -95,7 +94,7 @@ class RobustPoissonRegression(RowRegressor, OwnPredictors):
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "local": "predictor"}
 
-    def __sklearn_tags__(self) -> Tags:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
@@ -166,7 +165,7 @@ class RobustGLM(RowRegressor, OwnPredictors):
         predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials, groups=groups)
         return self._expected(kind, predictive)
 
-    def __sklearn_tags__(self) -> Tags:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         family = self._family()
         tags.target_tags.positive_only = not isinstance(family, Normal) and isinstance(
