@@ -14,7 +14,6 @@ from robustly.glm.base import OwnPredictors, RowRegressor, keep_fit
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson
 from robustly.glm.logistic import RobustLogisticRegression
 from robustly.glm.named import as_family
-from robustly.glm.result import regression_of
 from robustly.model.read_design import Given
 
 
@@ -196,7 +195,6 @@ def load_estimator(meta: dict[str, Any], arrays: dict[str, np.ndarray], family: 
     if "classes" in meta:
         model.classes_ = np.array(meta["classes"])
         model._single = meta["fit"]["family"] == "bernoulli"
-        first = int(regression_of(model.result_).fitted.intercept)
-        model.attenuated_coef_ = model.result_.attenuated_coefficients.to_numpy()[None, first:]
         model.coef_, model.intercept_ = model.coef_[None], np.array([model.intercept_])
+        model.attenuated_coef_ = model.coef_ / model.result_.attenuated_by
     return model

@@ -99,9 +99,8 @@ class RobustLogisticRegression(Classifier, GLMEstimator, OwnPredictors):
 
     def _keep(self, design: Design, **told: Any) -> Any:
         keep_fit(self, fit_glm(design, self._family(), **told, **self._options()))
-        first = int(regression_of(self.result_).fitted.intercept)
-        self.attenuated_coef_ = self.result_.attenuated_coefficients.to_numpy()[None, first:]
         self.coef_ = self.coef_[None]
+        self.attenuated_coef_ = self.coef_ / self.result_.attenuated_by
         self.intercept_ = np.array([self.intercept_])
         return self
 
