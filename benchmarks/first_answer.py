@@ -83,6 +83,15 @@ PROGRAMS = {
     ),
     "import robustly": ("import robustly\n", ""),
 }
+# Of each program: which number, as a multiple of statsmodels' CPU seconds or as seconds of its own, and the most it may be.
+TARGETS = (
+    ("robust Poisson", "kept", "over statsmodels", 1.3),
+    ("robust Poisson", "cold", "over statsmodels", 2.0),
+    ("Student-t prior", "cold", "over statsmodels", 3.0),
+    ("localize", "cold", "over statsmodels", 3.0),
+    ("robust Poisson", "second, cold", "CPU seconds", 0.05),
+    ("import robustly", "cold", "CPU seconds", 0.05),
+)
 # The work's own seconds end with the summary: the interpreter's end is not waited for by anybody.
 CLOSING = """
 import sys, time
@@ -142,6 +151,23 @@ def summed_up(turns: list[dict[str, dict[str, float]]]) -> dict[str, Any]:
     return found
 
 
+def judged(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """The targets, with what was found."""
+    lines = []
+    for program, measure, unit, most in TARGETS:
+        if program in found:
+            one = found[program][unit][measure]
+            value = one["median"] if isinstance(one, dict) else one
+            lines.append(
+                {
+                    "target": f"{program}, {measure}: at most {most:g} {unit}",
+                    "found": value,
+                    "met": value <= most,
+                }
+            )
+    return lines
+
+
 def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("--repetitions", type=int, default=5)
@@ -153,7 +179,8 @@ def main() -> None:
         for program in programs:  # what processes like these leave behind
             process(program, Path(folder))
         turns = [one_turn(programs, Path(folder)) for _ in range(asked.repetitions)]
-    found = {"repetitions": asked.repetitions, "programs": summed_up(turns)}
+    programs_found = summed_up(turns)
+    found = {"repetitions": asked.repetitions, "targets": judged(programs_found), "programs": programs_found}
     print(json.dumps(found, indent=1))
     asked.out.write_text(json.dumps(found, indent=1) + "\n")
 
