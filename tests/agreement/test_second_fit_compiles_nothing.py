@@ -267,3 +267,17 @@ def test_the_counter_sees_new_programs_and_only_these():
     with compilations() as other:
         add(np.ones(4))
     assert (len(first), len(second), len(other)) == (1, 0, 1)
+
+
+def test_other_columns_build_no_program(rng):
+    """What is compiled of a regression are its rows, whatever the number of their columns."""
+
+    def fitted(n, d):
+        X = rng.normal(size=(n, d)) / d
+        y = rng.poisson(np.exp(0.5 + X.sum(axis=1) + 0.7 * rng.normal(size=n)))
+        return str(rb.RobustPoissonRegression().fit(X, y).summary())
+
+    fitted(500, 5)
+    with compilations() as built:
+        fitted(700, 9)
+    assert not len(built), built.programs

@@ -51,6 +51,22 @@ def test_a_row_far_from_its_centre_is_integrated_whatever_the_spread(family, y, 
     assert value == pytest.approx(by_scipy(family, y, m, spread, dof), abs=3e-6)
 
 
+def test_held_degrees_of_freedom_change_nothing_but_their_own_slopes():
+    law = LocalPredictor(Poisson(), "student_t")
+    numbers, row = (np.array([0.3]), np.log(0.7), np.log(4.0)), (np.array([50.0]), np.ones(1))
+    with double_precision():
+        kernel = row_kernel(row_model(law), approximation(law, 21))
+        state = kernel.approx.start_at(kernel.model, row, numbers, 1)
+        (value, slope, curve), (same, held_slope, held_curve) = (
+            [np.asarray(part) for part in kernel.curves(numbers, row, state, False, held)[:3]] for held in ((), (2,))
+        )
+    assert (slope != 0.0).all()
+    assert (curve != 0.0).all()
+    np.testing.assert_allclose(same, value, rtol=1e-14)
+    np.testing.assert_allclose(held_slope, slope * [1.0, 1.0, 0.0], rtol=1e-12)
+    np.testing.assert_allclose(held_curve, curve * [1.0, 1.0, 1.0, 0.0, 0.0, 0.0], rtol=1e-11)
+
+
 @pytest.mark.parametrize("dof", [2.0, 4.0])
 @pytest.mark.parametrize(("family", "y"), [COUNT, YES])
 def test_slope_and_value_agree_where_the_spread_says_next_to_nothing(family, y, dof):

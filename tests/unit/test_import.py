@@ -35,13 +35,47 @@ assert before == {name: getattr(jax.config, name) for name in before}
 assert jax.numpy.ones(1).dtype == "float32"
 """
 
-# Rows in arrays need no language for formulas or models, no frames beside scikit-learn's own, no pictures and no cluster.
+# Rows in arrays need no language for formulas or models, no frames, no scikit-learn, no pictures and no cluster.
 PLAIN = """
 import sys, numpy as np, robustly as rb
 y = np.random.default_rng(0).poisson(2.0, 40)
-rb.RobustPoissonRegression().fit(np.linspace(-1.0, 1.0, 40)[:, None], y).result_.summary()
-loaded = {name for name in ("numpyro", "formulaic", "matplotlib", "numba", "dask", "rich", "robustly.glm.stored") if name in sys.modules}
+model = rb.RobustPoissonRegression().fit(np.linspace(-1.0, 1.0, 40)[:, None], y)
+text = str(model.summary())
+heavy = ("numpyro", "pandas", "sklearn", "scipy.stats", "scipy.optimize", "scipy.sparse", "formulaic", "matplotlib", "numba", "dask", "rich")
+loaded = {name for name in (*heavy, "robustly.glm.stored") if name in sys.modules}
 assert not loaded, loaded
+assert model.summary().frame.to_string(float_format=lambda one: f"{one:.4g}", na_rep="–") in text
+"""
+
+# scikit-learn may come later: by name, or because an estimator was asked for what only it has.
+LATER = """
+import pickle, sys, numpy as np, robustly as rb
+class Mine(rb.RobustPoissonRegression):
+    def fit(self, X, y, sample_weight=None):
+        return super().fit(X, y, sample_weight)
+model, kept = rb.RobustPoissonRegression(tol=1e-6), pickle.dumps(rb.RobustGLM())
+assert not hasattr(model, "coef_") and "sklearn" not in sys.modules
+if ASKED:
+    assert repr(model) == "RobustPoissonRegression(tol=1e-06)" and "sklearn" in sys.modules
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin, clone, is_regressor
+from sklearn.exceptions import NotFittedError
+assert isinstance(model, BaseEstimator) and isinstance(model, RegressorMixin) and is_regressor(model)
+assert issubclass(rb.RobustLogisticRegression, ClassifierMixin) and not isinstance(model, ClassifierMixin)
+assert clone(model).get_params() == model.get_params() and model.set_params(tol=1e-8).tol == 1e-8
+assert repr(model) == "RobustPoissonRegression()" and isinstance(pickle.loads(kept), BaseEstimator)
+for one in (rb.RobustPoissonRegression, Mine):
+    assert "sample_weight" in str(__import__("inspect").signature(one.set_fit_request)), one
+try:
+    model.summary()
+except NotFittedError as error:
+    assert "not fitted yet" in str(error)
+else:
+    raise AssertionError
+assert not [one for one in sys.meta_path if type(one).__module__.startswith("robustly")]
+try:
+    model.no_such
+except AttributeError as error:
+    assert "no_such" in str(error)
 """
 
 LOCALIZE = """
@@ -53,7 +87,9 @@ assert not loaded, loaded
 
 
 @pytest.mark.parametrize(
-    "script", [QUIET, AFTER_A_FIT, PLAIN, LOCALIZE], ids=["import", "fit", "regression", "localize"]
+    "script",
+    [QUIET, AFTER_A_FIT, PLAIN, LOCALIZE, f"ASKED = False\n{LATER}", f"ASKED = True\n{LATER}"],
+    ids=["import", "fit", "regression", "localize", "scikit-learn later", "scikit-learn asked for"],
 )
 def test_jax_is_left_as_it_was_and_nothing_is_loaded_before_it_is_needed(script):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)

@@ -9,7 +9,7 @@ from typing import Any
 from robustly._runtime.lasting import lasting_program
 
 # Numbers that go into a pass: up to so many, compiling takes longer than all that a fit will ever run.
-FEW_NUMBERS_IN = 8192
+FEW_NUMBERS_IN = 12_288
 OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_parallel_codegen_split_count": 1}
 
 

@@ -20,7 +20,7 @@ from jax import Array, lax
 from robustly.approx.base import Enumerating
 from robustly.approx.climb import MAX_STEPS, climb, look
 from robustly.approx.grid import Density, find_half_widths
-from robustly.approx.moments import Finish, Moments, second_order
+from robustly.approx.moments import Finish, Moments
 from robustly.errors import ModelError
 from robustly.model.parameters import Theta
 from robustly.model.row import Latent, Row, RowModel
@@ -133,16 +133,20 @@ class TwoCentre(Enumerating):
         total = jnp.sum(mass)
         value, share = top + jnp.log(total), mass / total
 
+        size = len(numbers)
+        unit = lambda k: tuple(jnp.ones(()) if i == k else jnp.zeros(()) for i in range(size))
+
         def at(point: Array) -> tuple[Any, Any]:
-            _, slope, curve = second_order(lambda *some: finish(point[None], some), tuple(numbers))
-            return slope, curve
+            slope, along = jax.linearize(jax.grad(lambda some: finish(point[None], some)), tuple(numbers))
+            return slope, [along(unit(k)) for k in range(size)]
 
         slopes, curves = jax.vmap(at)(own)
-        seen, size = share > 0, len(numbers)
+        seen = share > 0
         mean = lambda each: jnp.sum(jnp.where(seen, share * each, 0.0))
         slope = [mean(each) for each in slopes]
         away = [each - middle for each, middle in zip(slopes, slope)]
-        curve = [[mean(curves[:, i, j] + away[i] * away[j]) for j in range(size)] for i in range(size)]
+        below = {(i, j): mean(curves[i][j] + away[i] * away[j]) for i in range(size) for j in range(i + 1)}
+        curve = [[below[max(i, j), min(i, j)] for j in range(size)] for i in range(size)]
         if model.kink is not None:
             # The first number is the prior's location. Moving it moves the kink, which bends the evidence by the fall of
             # the slope there, in proportion to the posterior's density.

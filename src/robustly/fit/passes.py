@@ -73,7 +73,7 @@ class Passes:
         )
         beside = partial(self._beside_prior, self._expected_curves)
         self.expected_curves = self._compiled(beside, getattr, "expected_curves")
-        self.log_hyperprior = jax.jit(self._log_hyperprior)
+        self.log_hyperprior = one_thread(self._log_hyperprior)
 
     def __reduce__(self) -> Any:
         return passes, (self.model, self.approx)

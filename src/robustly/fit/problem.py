@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -370,12 +370,22 @@ def around(default: np.ndarray, rows: Any) -> list[np.ndarray]:
 class ViewProblem(EvidenceProblem):
     """A row model that states its view: parameters enter rows by a few numbers that plain linear algebra gives."""
 
-    def __init__(self, model: RowModel, view: View, rows: Rows, approx: Approximation, *, rough: bool = False) -> None:
+    def __init__(
+        self,
+        model: RowModel,
+        view: View,
+        rows: Rows,
+        approx: Approximation,
+        *,
+        rough: bool = False,
+        held: tuple[int, ...] = (),
+    ) -> None:
         super().__init__(rows)
         self.view, self.rough = view, rough
         self.kernel: RowKernel = row_kernel(model, approx)
         self.cheaper = Effort.ROUGH if approx.has_coarse_rule(model) else Effort.FULL
-        self.run = view_pass(view, self.kernel.curves, self.kernel)
+        self.curves = partial(self.kernel.curves, held=held)
+        self.run = view_pass(view, self.curves, self.kernel)
         self.run_expected = view_pass(view, self.kernel.expected, self.kernel)
         self.run_values = view_values(view, self.kernel)
 

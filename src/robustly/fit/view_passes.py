@@ -6,7 +6,7 @@ linear algebra; only what happens within rows is compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -57,16 +57,14 @@ class RowKernel:
             self._kept[place] = one_thread(jax.vmap(partial(function, self), (axes, 0, 0, *more)), name)
         return self._kept[place]
 
-    def curves(self, numbers: tuple[Array, ...], row: Data, state: Array, rough: bool) -> tuple[Any, Any, Any, Any]:
-        """Every row's evidence, its slopes and curvatures (as :func:`pairs` orders them) in the numbers, and its state."""
-        return self.by_row(RowKernel._curves, numbers, None)(numbers, row, state, rough)
+    def curves(
+        self, numbers: tuple[Array, ...], row: Data, state: Array, rough: bool, held: tuple[int, ...] = ()
+    ) -> tuple[Any, Any, Any, Any]:
+        """Every row's evidence, its slopes and curvatures (as :func:`pairs` orders them) in the numbers, and its state.
 
-    def _curves(self, numbers: tuple[Array, ...], row: Row, state: Array, rough: Any) -> tuple[Any, Any, Any, Any]:
-        state = jax.lax.stop_gradient(self.approx.find_mode(self.model, numbers, row, state.astype(float)))
-        finish = lambda u, some: self.model.log_joint(u, self.model.parameters.natural(tuple(some)), row, None)
-        found = self.approx.moments(self.model, finish, numbers, row, None, state, rough)
-        curve = jnp.stack([found.curve[i, j] for i, j in pairs(len(numbers))])
-        return found.evidence, found.score, curve, state
+        They are zero in numbers that are `held`.
+        """
+        return self.by_row(RowCurves(held), numbers, None)(numbers, row, state, rough)
 
     def expected(self, numbers: tuple[Array, ...], row: Data, state: Array, at: tuple[Any, ...]) -> tuple[Any, ...]:
         """As :meth:`curves`, of what EM maximises: the expected log density under posteriors found at the numbers `at`."""
@@ -99,6 +97,28 @@ class RowKernel:
         mean = share @ own
         sd = jnp.sqrt(jnp.maximum(share @ (own - mean) ** 2, 0.0))
         return mean, sd, weighted_quantiles(own, share, levels)
+
+
+@dataclass(frozen=True)
+class RowCurves:
+    """What :meth:`RowKernel.curves` gives of one row."""
+
+    held: tuple[int, ...]
+
+    def __call__(
+        self, kernel: RowKernel, numbers: tuple[Array, ...], row: Row, state: Array, rough: Any
+    ) -> tuple[Any, Any, Any, Any]:
+        model, approx = kernel.model, kernel.approx
+        state = jax.lax.stop_gradient(approx.find_mode(model, numbers, row, state.astype(float)))
+
+        def finish(u: Array, some: Sequence[Any]) -> Any:
+            # What is held is not differentiated: the derivatives of a Student t in its degrees of freedom are half of a pass.
+            moved = (jax.lax.stop_gradient(one) if i in self.held else one for i, one in enumerate(some))
+            return model.log_joint(u, model.parameters.natural(tuple(moved)), row, None)
+
+        found = approx.moments(model, finish, numbers, row, None, state, rough)
+        curve = jnp.stack([found.curve[i, j] for i, j in pairs(len(numbers))])
+        return found.evidence, found.score, curve, state
 
 
 def row_kernel(model: RowModel, approx: Approximation) -> RowKernel:

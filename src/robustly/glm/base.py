@@ -6,17 +6,22 @@ import os
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, RegressorMixin
-from sklearn.utils import Tags
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from robustly._runtime.estimator import as_before_if_stopped, with_parameters
-from robustly.errors import DataError, ModelError, PersistError, names
-from robustly.glm.families import Binomial, Family, Normal
+from robustly._runtime.estimator import as_before_if_stopped, parameters_of, with_parameters
+from robustly._runtime.late_bases import Estimator, Regressor
+from robustly.errors import DataError, ModelError, PersistError
+from robustly.glm.families import Family, Normal
 from robustly.glm.fit import fit_glm
-from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Expecting, GLMPredictive, of_kind
+from robustly.glm.read_arrays import (
+    check_fitted,
+    read_columns,
+    read_new_columns,
+    refuse_no_response,
+    refuse_text_columns,
+    response_of,
+)
 from robustly.glm.result import regression_of
 from robustly.model.linear import Design
 from robustly.model.read_design import Given, read_design, read_offset
@@ -27,11 +32,11 @@ from robustly.rows.anywhere import as_stored
 from robustly.rows.groups import Grouping, group_rows
 from robustly.rows.labels import (
     RowLabels,
-    as_floats,
     as_numbers,
     check_na_action,
     labels_of_rows,
     missing_by_row,
+    refuse_other_length,
     taken,
     used_rows,
 )
@@ -39,7 +44,7 @@ from robustly.rows.stored import Stored
 
 
 @with_parameters
-class GLMEstimator(BaseEstimator):
+class GLMEstimator(Estimator):
     """What all regressions share."""
 
     fit_intercept: bool = True
@@ -59,7 +64,7 @@ class GLMEstimator(BaseEstimator):
 
     def _options(self) -> dict[str, Any]:
         """What is passed on to the fit."""
-        own = self.get_params(deep=False)
+        own = parameters_of(self)
         passed = ("local", "prior", "approx", "solver", "hyperprior", "dof", "spread", "tol", "max_iter", "x_weights")
         return {name: own[name] for name in passed if name in own}
 
@@ -101,7 +106,7 @@ class GLMEstimator(BaseEstimator):
         refuse_text_columns(X)
         action = self.na_action
         check_na_action(action)
-        matrix = validate_data(self, as_numbers(X, "X"), accept_sparse="csr", dtype=np.float64, ensure_all_finite=False)
+        matrix = read_columns(self, as_numbers(X, "X"))
         given = {"y": y, "sample_weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
         called = {"sample_weight": "weights"}
         beside = {name: as_numbers(one, called.get(name, name)) for name, one in given.items()}
@@ -133,16 +138,14 @@ class GLMEstimator(BaseEstimator):
         )
 
     def _matrix(self, X: Any) -> Any:
-        check_is_fitted(self)
-        refuse_text_columns(X)
-        return validate_data(self, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=True, reset=False)
+        return read_new_columns(self, X)
 
     def _predictor(self, X: Any, offset: Given = None, exposure: Given = None) -> np.ndarray:
         stored = as_stored(X)
         if stored is not None:
             from robustly.glm.stored import stored_predictor
 
-            check_is_fitted(self)
+            check_fitted(self)
             return stored_predictor(stored, self._names_in(), regression_of(self.result_).fitted, offset, exposure)
         matrix = self._matrix(X)
         return regression_of(self.result_).fitted.predictor(matrix, read_offset(offset, exposure, matrix.shape[0]))
@@ -151,7 +154,7 @@ class GLMEstimator(BaseEstimator):
         self, X: Any, *, offset: Given = None, exposure: Given = None, trials: Given = None, groups: Any = None
     ) -> Any:
         """The predictive distribution of every row, averaged over rows' or groups' own values: mean, sd, quantile …"""
-        check_is_fitted(self)
+        check_fitted(self)
         if self.result_.unit:
             from robustly.glm.grouped.result import mixed_of
 
@@ -182,7 +185,7 @@ class GLMEstimator(BaseEstimator):
     @property
     def surprise_(self) -> np.ndarray:
         """The surprise of every row the model was fitted to."""
-        check_is_fitted(self)
+        check_fitted(self)
         return self.result_.surprise
 
     def outliers(self, fdr: float | None = None, level: float | None = None) -> np.ndarray:
@@ -191,19 +194,19 @@ class GLMEstimator(BaseEstimator):
         Args:
             fdr, level: the share that may be there by chance, or a bound of tail probabilities; see :meth:`Fit.outliers`.
         """
-        check_is_fitted(self)
+        check_fitted(self)
         return self.result_.outliers(fdr=fdr, level=level)
 
     def summary(self) -> Any:
         """The table of estimates; see :meth:`Fit.summary`."""
-        check_is_fitted(self)
+        check_fitted(self)
         return self.result_.summary()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to one file; read it with ``rb.load``."""
-        check_is_fitted(self)
+        check_fitted(self)
         params = {}
-        for name, value in self.get_params(deep=False).items():
+        for name, value in parameters_of(self).items():
             if isinstance(value, Family):
                 known = {made: text for text, made in FAMILIES.items()}
                 value = known.get(type(value))
@@ -223,7 +226,7 @@ class GLMEstimator(BaseEstimator):
             more["classes"] = self.classes_.tolist()
         persist.write(path, "glm_estimator", more, arrays)
 
-    def __sklearn_tags__(self) -> Tags:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.allow_nan = self.na_action == "drop"
@@ -243,7 +246,7 @@ class OwnPredictors:
 
 
 @with_parameters
-class RowRegressor(RegressorMixin, GLMEstimator):
+class RowRegressor(Regressor, GLMEstimator):
     """Regressions with one numeric response."""
 
     predict_kind: str = "mean"
@@ -355,7 +358,7 @@ class RowRegressor(RegressorMixin, GLMEstimator):
         if stored is not None:
             from robustly.glm.stored import stored_predictor
 
-            check_is_fitted(self)
+            check_fitted(self)
             fitted, asked = regression_of(self.result_).fitted, self.predict_kind if kind is None else kind
             return stored_predictor(stored, self._names_in(), fitted, offset, exposure, asked)
         return self._expected(kind, self.predict_dist(X, offset=offset, exposure=exposure, groups=groups))
@@ -374,47 +377,6 @@ class RowRegressor(RegressorMixin, GLMEstimator):
 def given_by_row(**given: Any) -> tuple[str, ...]:
     """Which of these came: predictions have to be given them again."""
     return tuple(label for label, value in given.items() if value is not None)
-
-
-def refuse_no_response(y: Any) -> None:
-    if y is None:
-        raise DataError("y is missing: this estimator requires y to be passed, but the target y is None.")
-
-
-def response_of(X: Any, y: Any, family: Family) -> np.ndarray:
-    """One column, or for a binomial family two: successes and failures."""
-    y = np.asarray(as_numbers(y, "y"))
-    if y.ndim == 2 and y.shape[1] == 2:
-        if isinstance(family, Binomial) and not family.yes_or_no:
-            return y
-        raise DataError(
-            f"y should be a 1d array, got an array of shape {y.shape} instead: {family} has one response a row. Fit one "
-            'column at a time; successes and failures side by side are for family="binomial".'
-        )
-    response = column_or_1d(y, warn=True)
-    check_consistent_length(X, response)
-    return as_floats(response, "y") if response.dtype == object else response
-
-
-def refuse_text_columns(X: Any) -> None:
-    """Columns of text or dates, by name: scikit-learn would only say that it cannot convert them."""
-    if isinstance(X, np.ndarray) or not hasattr(X, "columns"):
-        return
-    import narwhals as nw
-
-    there = [str(name) for name in X.columns]
-    doubled = next((name for name in there if there.count(name) > 1), None) if len(set(there)) < len(there) else None
-    if doubled is not None:
-        raise DataError(f'X has {there.count(doubled)} columns called "{doubled}". Rename or drop all but one.')
-    frame = nw.from_native(X, eager_only=True, pass_through=True)
-    if not isinstance(frame, nw.DataFrame):
-        return
-    texts = [name for name, kind in frame.schema.items() if not (kind.is_numeric() or kind in (nw.Boolean, nw.Object))]
-    if texts:
-        raise DataError(
-            f"the columns {names(map(str, texts))} of X are not numbers. Encode them, or write a formula: "
-            'rb.glm("y ~ C(column)", data).'
-        )
 
 
 def keep_fit(model: GLMEstimator, result: Fit) -> None:

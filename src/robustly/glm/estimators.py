@@ -6,7 +6,6 @@ from dataclasses import field
 from typing import Any, Self
 
 import numpy as np
-from sklearn.utils import Tags
 
 from robustly._runtime.estimator import with_parameters
 from robustly.errors import PersistError
@@ -15,7 +14,6 @@ from robustly.glm.base import OwnPredictors, RowRegressor, keep_fit
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, Normal, Poisson
 from robustly.glm.logistic import RobustLogisticRegression
 from robustly.glm.named import as_family
-from robustly.glm.result import regression_of
 from robustly.model.read_design import Given
 
 
@@ -95,7 +93,7 @@ class RobustPoissonRegression(RowRegressor, OwnPredictors):
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "local": "predictor"}
 
-    def __sklearn_tags__(self) -> Tags:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.positive_only = True
         return tags
@@ -166,7 +164,7 @@ class RobustGLM(RowRegressor, OwnPredictors):
         predictive = self.predict_dist(X, offset=offset, exposure=exposure, trials=trials, groups=groups)
         return self._expected(kind, predictive)
 
-    def __sklearn_tags__(self) -> Tags:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         family = self._family()
         tags.target_tags.positive_only = not isinstance(family, Normal) and isinstance(
@@ -197,7 +195,6 @@ def load_estimator(meta: dict[str, Any], arrays: dict[str, np.ndarray], family: 
     if "classes" in meta:
         model.classes_ = np.array(meta["classes"])
         model._single = meta["fit"]["family"] == "bernoulli"
-        first = int(regression_of(model.result_).fitted.intercept)
-        model.attenuated_coef_ = model.result_.attenuated_coefficients.to_numpy()[None, first:]
         model.coef_, model.intercept_ = model.coef_[None], np.array([model.intercept_])
+        model.attenuated_coef_ = model.coef_ / model.result_.attenuated_by
     return model

@@ -13,7 +13,7 @@ from robustly.errors import DataError, ModelError, names
 from robustly.glm.asked import LocalChoice
 from robustly.glm.fit import fit_glm
 from robustly.glm.formula_bars import take_bars
-from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_other_length
+from robustly.glm.formula_frames import as_pandas, refuse_missing
 from robustly.glm.formula_nodes import Column, numeric_columns_of
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
@@ -37,6 +37,7 @@ from robustly.rows.labels import (
     check_na_action,
     labels_of_rows,
     missing_by_row,
+    refuse_other_length,
     taken,
     used_rows,
 )

@@ -69,15 +69,6 @@ def refuse_texts(column: pd.Series, name: str, what: str = "numbers are needed")
     raise DataError(f'column "{name}" holds {place}{more}, but {what}. Correct or drop these rows.')
 
 
-def refuse_other_length(rows: int, label: str, given: Any) -> None:
-    """What goes along with rows has one value for all or as many as there are rows; it is never cut or repeated."""
-    if given is not None and np.ndim(given) > 0 and np.shape(given)[0] != rows:
-        raise DataError(
-            f"{label} has {np.shape(given)[0]} values, but the data have {rows} rows. Give one value a row, in the order of "
-            "the data."
-        )
-
-
 def values_of(frame: pd.DataFrame, name: str) -> pd.Series:
     """A column as a formula takes it when it stands alone: numbers, or words that become categories."""
     column = frame[name]

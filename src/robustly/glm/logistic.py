@@ -5,23 +5,20 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin
-from sklearn.utils import Tags
-from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from robustly._runtime.estimator import as_before_if_stopped, with_parameters
+from robustly._runtime.late_bases import Classifier
 from robustly.errors import DataError, names
 from robustly.glm.base import (
     GLMEstimator,
     OwnPredictors,
     given_by_row,
     keep_fit,
-    refuse_no_response,
 )
 from robustly.glm.families import Bernoulli, Binomial, Family
 from robustly.glm.fit import fit_glm
 from robustly.glm.predictive import of_kind
+from robustly.glm.read_arrays import check_fitted, one_column, refuse_measurements, refuse_no_response
 from robustly.glm.result import regression_of
 from robustly.model.linear import Design
 from robustly.model.read_design import Given
@@ -30,7 +27,7 @@ from robustly.rows.labels import as_numbers
 
 
 @with_parameters
-class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
+class RobustLogisticRegression(Classifier, GLMEstimator, OwnPredictors):
     r"""Logistic regression in which every row has its own log odds, or may carry a wrong label.
 
     ``local="logit"`` is Wang & Blei's: :math:`\eta_i \sim N(b + x_i w, \mathrm{spread}^2)`. With 0/1 responses the
@@ -102,21 +99,21 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
 
     def _keep(self, design: Design, **told: Any) -> Any:
         keep_fit(self, fit_glm(design, self._family(), **told, **self._options()))
-        first = int(regression_of(self.result_).fitted.intercept)
-        self.attenuated_coef_ = self.result_.attenuated_coefficients.to_numpy()[None, first:]
         self.coef_ = self.coef_[None]
+        self.attenuated_coef_ = self.coef_ / self.result_.attenuated_by
         self.intercept_ = np.array([self.intercept_])
         return self
 
     def _classes(self, X: Any, y: Any) -> np.ndarray:
-        y = column_or_1d(y, warn=True)
-        check_consistent_length(X, y)
+        y = one_column(X, y)
         if y.dtype.kind == "f" and not np.all(np.isfinite(y)):
             row = int(np.flatnonzero(~np.isfinite(y))[0])
             raise DataError(f"y holds {'NaN' if np.isnan(y[row]) else 'inf'} in row {row}. Drop or fill these rows.")
-        check_classification_targets(y)
+        refuse_measurements(y)
         classes, index = np.unique(y, return_inverse=True)
         if len(classes) > 2:
+            from sklearn.utils.multiclass import type_of_target
+
             raise DataError(
                 f"Only binary classification is supported. The type of the target is {type_of_target(y)}: y holds "
                 f"{names(map(str, classes[:6]))}."
@@ -135,7 +132,7 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
 
     def decision_function(self, X: Any, *, offset: Given = None) -> np.ndarray:
         """Log odds of a typical row."""
-        check_is_fitted(self)
+        check_fitted(self)
         regression_of(self.result_).refuse_forgotten({"offset": offset})
         return self._predictor(X, offset)
 
@@ -149,10 +146,10 @@ class RobustLogisticRegression(ClassifierMixin, GLMEstimator, OwnPredictors):
 
     def predict(self, X: Any, *, offset: Given = None) -> np.ndarray:
         """The more probable class."""
-        check_is_fitted(self)
+        check_fitted(self)
         return self.classes_[(self.decision_function(X, offset=offset) > 0).astype(int)]
 
-    def __sklearn_tags__(self) -> Tags:
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_class = False
         return tags

@@ -7,20 +7,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 
 from robustly._runtime.estimator import as_before_if_stopped, with_parameters
+from robustly._runtime.late_bases import Classifier
 from robustly._runtime.random_keys import generator
 from robustly._runtime.settings import check_real, check_whole
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.draws import Draws, independence, regular_covariance
 from robustly.fit.objective import Optimum
 from robustly.fit.outcome import Stop, warn_unless_converged
-from robustly.glm.base import GLMEstimator, refuse_no_response
+from robustly.glm.base import GLMEstimator
 from robustly.glm.categories import CategoryEvidence, FittedCategories, find_categories
 from robustly.glm.families import Family
+from robustly.glm.read_arrays import check_fitted, one_column, refuse_measurements, refuse_no_response
 from robustly.model.linear import Design
 from robustly.model.read_design import Given
 from robustly.result.estimates import Hyperparameters
@@ -294,7 +293,7 @@ def codes_of(y: Any, classes: Array) -> Array:
 
 
 @with_parameters
-class RobustMultinomialRegression(ClassifierMixin, GLMEstimator):
+class RobustMultinomialRegression(Classifier, GLMEstimator):
     r"""Multinomial logit in which every row's category may be wrong, with a fitted probability.
 
     :math:`p(y_i = k) = \mathrm{flip}/K + (1 - \mathrm{flip})\, \mathrm{softmax}(x_i W)_k`: three classes or more without an order, the
@@ -328,12 +327,11 @@ class RobustMultinomialRegression(ClassifierMixin, GLMEstimator):
         if as_stored(X) is not None:
             raise DataError("categories are fitted to rows in memory. Read the columns, or a sample of them.")
         matrix, beside, labels = self._rows(X, as_numbers(y, "y"), sample_weight, None, None, None)
-        y = column_or_1d(np.asarray(beside["y"]), warn=True)
-        check_consistent_length(matrix, y)
+        y = one_column(matrix, np.asarray(beside["y"]))
         if y.dtype.kind == "f" and not np.all(np.isfinite(y)):
             row = int(np.flatnonzero(~np.isfinite(y))[0])
             raise DataError(f"y holds {'NaN' if np.isnan(y[row]) else 'inf'} in row {row}. Drop or fill these rows.")
-        check_classification_targets(y)
+        refuse_measurements(y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise DataError(f"y holds one class only, {classes[0]!r}; two are needed to tell them apart (1 class).")
@@ -351,7 +349,7 @@ class RobustMultinomialRegression(ClassifierMixin, GLMEstimator):
 
     def predict_dist(self, X: Any) -> CategoryPredictive:  # type: ignore[override]
         """Probabilities of the categories as recorded, by row, with their log probabilities and draws."""
-        check_is_fitted(self)
+        check_fitted(self)
         fitted = self.result_.fitted  # type: ignore[attr-defined]
         return CategoryPredictive(fitted.probabilities(self._matrix(X)), self.classes_)
 
@@ -359,7 +357,7 @@ class RobustMultinomialRegression(ClassifierMixin, GLMEstimator):
         """Probabilities of the classes: as recorded (``"mean"``), or of the truth (``"typical"``)."""
         if kind not in ("mean", "typical"):
             raise ModelError(f'kind is "mean" or "typical"; got {kind!r}.')
-        check_is_fitted(self)
+        check_fitted(self)
         return self.result_.fitted.probabilities(self._matrix(X), kind)  # type: ignore[attr-defined]
 
     def predict(self, X: Any) -> Array:

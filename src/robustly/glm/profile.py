@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from robustly.errors import ModelError
 from robustly.fit.newton import ascent
@@ -17,6 +17,9 @@ from robustly.glm.edges import fit_law
 from robustly.glm.local import Classical
 from robustly.glm.regression import Plan, Regression, attenuation
 from robustly.model.linear import Design
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Beyond e^300 and e^-300 a number on the log scale is infinite or 0 for all purposes.
 FARTHEST = 300.0
@@ -28,6 +31,8 @@ def profile_spread(design: Design, plan: Plan, values: Sequence[float]) -> pd.Da
     """A row for each spread: the log likelihood, maximised over all else and without hyperprior, and the coefficients."""
     if "spread" not in plan.law.names:
         raise ModelError("this model has no spread to profile.")
+    import pandas as pd
+
     lines = []
     for value in values:
         held = replace(plan, held={**plan.held, "spread": value}, hyperprior=None)
@@ -53,12 +58,12 @@ def near_profile(found: Found, spread: float) -> float:
 
 def profile_interval(found: Found, plan: Plan, name: str, level: float) -> tuple[float, float]:
     """Values of a coefficient or shared number at which the profile is less than half a chi-squared quantile below its top."""
-    from scipy.stats import chi2
+    from scipy.special import chdtri
 
     problem = found.problem
     assert isinstance(problem, Regression)
     design, law = problem.design, problem.plan.law
-    drop = 0.5 * float(chi2.ppf(level, 1))
+    drop = 0.5 * float(chdtri(1, 1.0 - level))
     if name in design.terms:
         place = design.terms.index(name)
         if design.aliased[place]:

@@ -133,7 +133,11 @@ class Regression(ViewProblem):
         # Rows without points are so cheap that what surrounds a chunk shows.
         self.chunk = 4 * CHUNK if self.tabulated else CHUNK if approx.has_coarse_rule(model) else 2 * CHUNK
         rows = design.rows.cut_into(self.chunk)
-        super().__init__(model, LinearView(design, held, free), rows, approx, rough=plan.rough)
+        # Other numbers are held for a while, and what is compiled then serves with them and without.
+        still = tuple(
+            1 + i for i, name in enumerate(names) if name == "dof" and name in plan.held and not plan.law.closed
+        )
+        super().__init__(model, LinearView(design, held, free), rows, approx, rough=plan.rough, held=still)
         self.design, self.plan, self.edges = design, plan, Edges() if edges is None else edges
         # With 0/1 rows a larger spread and larger coefficients say the same; what they say together is searched for.
         self.attenuated = (
@@ -207,7 +211,7 @@ class Regression(ViewProblem):
             state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(y))
             found = np.asarray(state, dtype=np.float32)
             if value is None:
-                return self.kernel.curves(numbers, row, found, False)
+                return self.curves(numbers, row, found, False)
             return value(numbers, row, found), np.empty((len(y), 0)), np.empty((len(y), 0))
 
         with double_precision(), np.errstate(all="ignore"):
@@ -284,14 +288,14 @@ class Regression(ViewProblem):
         Found are a row's evidence, slope, curve and state, or what ``by(numbers, row, state)`` gives.
         """
         more = (False,) if by is None else ()
-        chunk_pass = KernelPass(self.view, self.kernel, self.kernel.curves if by is None else by, more, run)
+        chunk_pass = KernelPass(self.view, self.kernel, self.curves if by is None else by, more, run)
         return self.rows.map(chunk_pass, self.view.at(vector), keep=self.slot).sums
 
     def curves_by_row(self, vector: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Every row's slopes and curvatures in its predictor and the shared numbers."""
         tables = self._tables(vector) if self.tabulated else None
         if tables is None:
-            return self.by_row(self.kernel.curves, vector, False)[1:3]
+            return self.by_row(self.curves, vector, False)[1:3]
         read = replace(self.read, by_row="curves")
         found = self.rows.map(read, (self.view.at(vector), tables)).by_unit
         return found["slope"], found["curve"]

@@ -8,13 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.problem import Found
 from robustly.glm.asked import LocalChoice, law_asked
 from robustly.glm.families import Normal
-from robustly.glm.formula_frames import refuse_other_length
 from robustly.glm.local import Classical
 from robustly.glm.named import FAMILIES
 from robustly.glm.predictive import Fitted, GLMPredictive
@@ -23,7 +21,7 @@ from robustly.glm.source import GLMSource, fitted_of, leverage_one_in
 from robustly.model.read_design import Given, read_offset
 from robustly.result.estimates import Hyperparameters
 from robustly.result.fit import Fit
-from robustly.rows.labels import RowLabels
+from robustly.rows.labels import RowLabels, refuse_other_length
 
 SHARED = " (shared)"
 
@@ -108,7 +106,7 @@ class FittedRegression:
             offset = more if offset is None else more + np.asarray(offset, dtype=float)
         else:
             self.refuse_forgotten({"offset": offset, "exposure": exposure, "trials": trials})
-        matrix = X if not isinstance(X, pd.DataFrame) else X.to_numpy(dtype=float)
+        matrix = X.to_numpy(dtype=float) if hasattr(X, "iloc") else X
         matrix = np.asarray(matrix, dtype=float) if not hasattr(matrix, "tocsr") else matrix
         wanted = len(self.terms) - int(self.fitted.intercept)
         if matrix.ndim != 2 or matrix.shape[1] != wanted:

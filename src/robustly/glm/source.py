@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from robustly._runtime.threads import on_one_thread
 from robustly.approx import Quadrature
@@ -36,6 +35,9 @@ from robustly.result.laws import LEVELS, RowPosterior
 from robustly.result.outliers import JUDGED, Judgement
 from robustly.result.source import Source
 from robustly.rows.store import Data
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Rows that lose more than so many nats by being left out are fitted without; one Newton step is too short for them.
 HEAVY = 0.1

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from robustly._runtime.compiled import one_thread
 from robustly.errors import ModelError
 from robustly.model.exponential import PriorFamily, candidates
 from robustly.model.parameters import Theta
@@ -237,10 +238,10 @@ def _find(model: RowModel, name: str, tied: bool) -> tuple[ConjugateBlock | None
 def _block(name: str, family: PriorFamily) -> ConjugateBlock:
     """Probe values at which the linear system is best conditioned, out of a few random designs."""
     rng = np.random.default_rng(0)
-    unknowns = 1 + len(family.statistics(jnp.asarray(family.probes(rng, 1)[0])))
-    statistics = jax.vmap(family.statistics)
+    unknowns = 1 + jax.eval_shape(family.statistics, family.probes(rng, 1)[0]).shape[0]
+    statistics = one_thread(jax.vmap(jax.vmap(family.statistics)))
     designs = [family.probes(rng, unknowns) for _ in range(20)]
-    tables = np.asarray(jax.vmap(statistics)(jnp.asarray(np.stack(designs))))
+    tables = np.asarray(statistics(np.stack(designs)))
     matrices = [np.column_stack([np.ones(unknowns), table]) for table in tables]
     best = int(np.argmin([np.linalg.cond(matrix) for matrix in matrices]))
     return ConjugateBlock(name, family, designs[best], np.linalg.inv(matrices[best]))
@@ -250,12 +251,12 @@ def _worst_gap(model: RowModel, block: ConjugateBlock, tied: bool) -> float:
     """How far held-out values of the rows' log likelihoods are from linear; infinite when a posterior is improper."""
     family, weigh = block.family, _weight_of(model, tied)
     rng = np.random.default_rng(1)
-    held_out = jnp.asarray(family.probes(rng, 5))
-    starts = jnp.asarray(model.parameters.start + 0.3 * rng.normal(size=(2, model.parameters.size)))
-    latents = jnp.zeros(1) if model.latents is None else jnp.asarray(model.latents)
-    others = {name: jnp.asarray(values) for name, values in _probes(model, 3, 3).items() if name != block.name}
+    probes = family.probes(rng, 5)
+    starts = model.parameters.start + 0.3 * rng.normal(size=(2, model.parameters.size))
+    latents = np.zeros(1) if model.latents is None else np.asarray(model.latents)
+    others = {name: values for name, values in _probes(model, 3, 3).items() if name != block.name}
 
-    def gap(vector: Array, row: Row, z: Array | None, rest: Mapping[str, Any]) -> Array:
+    def gap(vector: Array, row: Row, z: Array | None, rest: Mapping[str, Any], held_out: Array) -> Array:
         theta = model.parameters.natural(vector)
         priors = _priors(model, theta, row)
         unit, eta = block.unit(priors), block.natural(priors)
@@ -267,12 +268,12 @@ def _worst_gap(model: RowModel, block: ConjugateBlock, tied: bool) -> float:
         off = jnp.where(jnp.all(seen == -jnp.inf), 0.0, off)
         return jnp.where(family.is_proper(eta + solved[1:]) | ~jnp.isfinite(solved[1]), off, jnp.inf)
 
-    def worst(vectors: Array, rows: Any) -> Array:
-        each = lambda v, row, z: _over(lambda rest: gap(v, row, z, rest), others)
+    def worst(vectors: Array, rows: Any, latents: Array, others: Mapping[str, Any], held_out: Array) -> Array:
+        each = lambda v, row, z: _over(lambda rest: gap(v, row, z, rest, held_out), others)
         each_z = lambda v, row: jnp.max(jax.vmap(lambda z: each(v, row, z))(latents))
         return jnp.max(jax.vmap(lambda v: jax.vmap(lambda row: each_z(v, row))(rows))(vectors))
 
-    found = float(jax.jit(worst)(starts, model.examples))
+    found = float(one_thread(worst)(starts, model.examples, latents, others, probes))
     return found if np.isfinite(found) else np.inf
 
 

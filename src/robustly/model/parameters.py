@@ -65,16 +65,14 @@ class Parameters:
         self._free_shapes: dict[str, tuple[int, ...]] = {}
         parts, place = [], 0
         for name in self.names:
-            value = jnp.asarray(start[name], dtype=float)
-            free = self._transforms[name].inv(value)
-            if not bool(jnp.all(jnp.isfinite(free))):
-                raise ModelError(
-                    f'the start value of "{name}", {np.asarray(value)}, is not inside {self.limits[name]}.'
-                )
+            value = np.asarray(start[name], dtype=float)
+            free = np.asarray(self._transforms[name].inv(value))
+            if not np.isfinite(free).all():
+                raise ModelError(f'the start value of "{name}", {value}, is not inside {self.limits[name]}.')
             self._free_shapes[name] = free.shape
             self.places[name] = slice(place, place + free.size)
             place += free.size
-            parts.append(np.asarray(free).reshape(-1))
+            parts.append(free.reshape(-1))
         self.start = np.concatenate(parts) if parts else np.zeros(0)
         self.size = place
 

@@ -35,14 +35,14 @@ def read_design(
     ridge: float = 0.0,
 ) -> Design:
     """Read columns and a response; say which row and column cannot be used."""
-    from scipy import sparse
-
     y = as_numbers(y, "y")
     weight, offset, exposure, trials = (
         None if given is None else as_floats(given, label)
         for label, given in (("weights", weight), ("offset", offset), ("exposure", exposure), ("trials", trials))
     )
-    if sparse.issparse(matrix):
+    if hasattr(matrix, "tocsr"):
+        from scipy import sparse
+
         matrix = sparse.csr_array(matrix).astype(np.float64, copy=False)
         _refuse_missing_columns(matrix.data[:, None], matrix, terms)
     else:

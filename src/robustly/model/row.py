@@ -18,7 +18,6 @@ import numpy as np
 from jax import Array
 
 from robustly.errors import ModelError
-from robustly.model.jaxpr_simplify import simplified
 from robustly.model.parameters import Parameters, Theta
 
 if TYPE_CHECKING:
@@ -208,6 +207,8 @@ class RowModel:
 
     @cached_property
     def _density_here(self) -> Callable[..., Scalar]:
+        from robustly.model.jaxpr_simplify import simplified
+
         return simplified(self._density)
 
     def _density(self, local: Local, theta: Theta, row: Row, z: Array | None) -> Scalar:
@@ -235,6 +236,8 @@ class RowModel:
 
     @cached_property
     def _joint_here(self) -> Callable[..., Scalar]:
+        from robustly.model.jaxpr_simplify import simplified
+
         def joint(u: Array, theta: Theta, row: Row, z: Array | None) -> Scalar:
             if self.joint is not None and self.dim > 0:
                 return self.joint(u, theta, row, z)

@@ -129,7 +129,12 @@ class FittedNumbers:
     @property
     def attenuated_coefficients(self) -> pd.Series:
         r"""Coefficients as they show in marginal log odds: :math:`w / \sqrt{1 + (\mathrm{spread}/1.7)^2}`."""
-        return self.coefficients / np.sqrt(1.0 + ((self.spread or 0.0) / 1.7) ** 2)
+        return self.coefficients / self.attenuated_by
+
+    @property
+    def attenuated_by(self) -> float:
+        """How many times smaller coefficients show in marginal log odds."""
+        return float(np.sqrt(1.0 + ((self.spread or 0.0) / 1.7) ** 2))
 
     def _named(self, name: str) -> Any:
         if name not in self.derived:

@@ -152,12 +152,12 @@ class InferenceQuestions(FittedNumbers):
         self, level: float, kind: str = "information", groups: Any = None
     ) -> dict[str, tuple[float, float]]:
         """:meth:`confint` without what takes fits of its own: numbers that ran to their limit."""
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
-        wider = t.ppf(0.5 + level / 2, self.reference_dof(kind, groups)) * [
+        wider = stdtrit(self.reference_dof(kind, groups), 0.5 + level / 2) * [
             self.widening(label, kind) for label in self.labels
         ]
-        wide, plain = dict(zip(self.labels, wider)), float(t.ppf(0.5 + level / 2, np.inf))
+        wide, plain = dict(zip(self.labels, wider)), float(stdtrit(np.inf, 0.5 + level / 2))
         errors = est.deviations(self.covariance(kind, groups))
         parts = [*zip(self.labels, self.estimates, errors, self.scales, strict=True)]
         if self.derived_jacobian is not None:
@@ -271,10 +271,10 @@ class InferenceQuestions(FittedNumbers):
     def pvalues(self) -> pd.Series:
         """Two-sided p-values of each being 0: by Student's t for linear models, else by the normal law."""
         import pandas as pd
-        from scipy.stats import t
+        from scipy.special import stdtr
 
         away = np.abs(self.tvalues)
-        return pd.Series(2.0 * t.sf(away, self.reference_dof()[: len(away)]), index=away.index)
+        return pd.Series(2.0 * stdtr(self.reference_dof()[: len(away)], -away), index=away.index)
 
     def conf_int(self, alpha: float = 0.05) -> pd.DataFrame:
         """`confint` as statsmodels gives it: lower and upper ends in columns 0 and 1, for coverage 1 − `alpha`."""

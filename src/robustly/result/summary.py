@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -21,27 +22,50 @@ MOST_TESTED = 20_000
 class Summary:
     """A table with a heading and notes. ``str(summary)`` is text, notebooks show HTML, ``summary.frame`` is the data."""
 
-    def __init__(self, heading: dict[str, str], frame: pd.DataFrame, notes: list[str]) -> None:
+    def __init__(
+        self,
+        heading: dict[str, str],
+        columns: dict[str, np.ndarray],
+        lines: tuple[str, ...],
+        title: str,
+        notes: list[str],
+    ) -> None:
         self.heading = heading
-        self.frame = frame
+        self.columns, self.lines, self.title = columns, lines, title
         self.notes = notes
+
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The numbers, a line for each estimate."""
+        import pandas as pd
+
+        return pd.DataFrame(self.columns, index=pd.Index(self.lines, name=self.title))
 
     def __str__(self) -> str:
         width = max((len(name) for name in self.heading), default=0) + 2
         lines = [f"{name + ':':<{width}}{value}" for name, value in self.heading.items()]
-        if len(self.frame):
-            lines += ["", self.frame.to_string(float_format=_four_digits, na_rep="–")]
+        if self.lines:
+            lines += ["", *self._table()]
         if self.notes:
             lines += ["", *(f"* {note}" for note in self.notes)]
         return "\n".join(lines)
 
     __repr__ = __str__
 
+    def _table(self) -> list[str]:
+        """The frame as pandas would print it, whose import takes as long as a fit."""
+        first = ["", self.title, *self.lines]
+        told = [[line.ljust(max(map(len, first))) for line in first]]
+        for name, numbers in self.columns.items():
+            cells = [f" {name}", "", *("–" if np.isnan(one) else _four_digits(one) for one in numbers)]
+            told.append([cell.rjust(max(map(len, cells))) for cell in cells])
+        return [" ".join(line) for line in zip(*told)]
+
     def to_html(self) -> str:
         """The same as an HTML fragment, all text escaped."""
         head = "".join(f"<tr><th>{escape(n)}</th><td>{escape(v)}</td></tr>" for n, v in self.heading.items())
         notes = "".join(f"<li>{escape(note)}</li>" for note in self.notes)
-        table = self.frame.to_html(float_format=_four_digits, na_rep="–", border=0) if len(self.frame) else ""
+        table = self.frame.to_html(float_format=_four_digits, na_rep="–", border=0) if self.lines else ""
         return f"<table>{head}</table>{table}<ul>{notes}</ul>"
 
     _repr_html_ = to_html
@@ -60,7 +84,7 @@ def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summar
     intervals = fit.wald_intervals(0.95, kind, groups)
     columns = {"estimate": fit.estimates, "std. error": error}
     if fit.terms:
-        from scipy.stats import t
+        from scipy.special import stdtr
 
         dof = fit.reference_dof(kind, groups)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -68,12 +92,9 @@ def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summar
         if np.isfinite(dof).any() and np.unique(dof[: len(fit.terms)]).size > 1:
             columns["dof"] = dof
         z = z / [fit.widening(label, kind) for label in fit.labels]
-        columns |= {"t" if np.isfinite(dof).any() else "z": z, "p": 2.0 * t.sf(np.abs(z), dof)}
+        columns |= {"t" if np.isfinite(dof).any() else "z": z, "p": 2.0 * stdtr(dof, -np.abs(z))}
     for place, name in enumerate(("2.5 %", "97.5 %")):
         columns[name] = np.array([intervals[label][place] for label in fit.labels])
-    import pandas as pd
-
-    frame = pd.DataFrame(columns, index=pd.Index(fit.labels, name="term" if fit.terms else "parameter"))
     gone = fit.row_labels.dropped
     bound = " (a lower bound)" if fit.is_bound and "VI" in fit.approximation else ""
     heading = {
@@ -90,7 +111,7 @@ def summarize(fit: Fit, kind: str = "information", groups: Any = None) -> Summar
     for name, value in fit.derived.items():
         if name not in fit.labels and value is not None and np.ndim(value) == 0:
             heading[name] = _four_digits(float(value))
-    return Summary(heading, frame, list(fit.notes))
+    return Summary(heading, columns, tuple(fit.labels), "term" if fit.terms else "parameter", list(fit.notes))
 
 
 def _whether_rows_differ(fit: Fit) -> dict[str, str]:

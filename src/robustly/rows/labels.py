@@ -113,6 +113,15 @@ def used_rows(gone: Mapping[str, np.ndarray], n: int) -> np.ndarray:
     return used
 
 
+def refuse_other_length(rows: int, label: str, given: Any) -> None:
+    """What goes along with rows has one value for all or as many as there are rows; it is never cut or repeated."""
+    if given is not None and np.ndim(given) > 0 and np.shape(given)[0] != rows:
+        raise DataError(
+            f"{label} has {np.shape(given)[0]} values, but the data have {rows} rows. Give one value a row, in the order of "
+            "the data."
+        )
+
+
 def as_numbers(given: Any, label: str) -> Any:
     """An array that came as numbers, if nothing of it would be lost: no imaginary parts, no masks."""
     if isinstance(given, np.ma.MaskedArray):

@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 from numpyro.distributions import biject_to, constraints
 
+from robustly._runtime.compiled import one_thread
 from robustly.errors import DataError, LocalizeError, SupportError, names
 from robustly.model.parameters import Theta
 from robustly.model.program import hyper
@@ -42,11 +43,12 @@ PLAIN = (
 def check_traceable(program: Program) -> None:
     """JAX must be able to follow the program with values it does not know."""
     model = program.row_model
-    u, z = jnp.zeros(program.size), None if program.latents is None else jnp.asarray(program.latents)[0]
-    start = jnp.asarray(model.parameters.start)
-    jax.eval_shape(
-        jax.grad(lambda v, row: model.log_joint(u, model.parameters.natural(v), row, z)), start, program.first_row
-    )
+
+    def joint(vector: Array, row: Any) -> Any:
+        z = None if program.latents is None else jnp.asarray(program.latents)[0]
+        return model.log_joint(jnp.zeros(program.size), model.parameters.natural(vector), row, z)
+
+    jax.eval_shape(jax.grad(joint), model.parameters.start, program.first_row)
 
 
 def check_independent(program: Program) -> None:
@@ -56,21 +58,20 @@ def check_independent(program: Program) -> None:
     index = np.unique(np.linspace(0, n - 1, min(n, CHECKED_ROWS)).astype(int))
     few = [np.asarray(leaf)[index] if row else leaf for leaf, row in zip(arguments.leaves, program.is_row)]
     rng = np.random.default_rng(0)
-    values = {}
+    bijections, free = {}, {}
     for name in (*program.sites.shared, *program.request.sites):
         site = program.trace[name]
         if inside(site, program.plate):
             continue
-        bijection = biject_to(support_of(site))
-        shape = bijection.inverse_shape(jnp.shape(site["value"]))
+        bijections[name] = biject_to(support_of(site))
+        shape = bijections[name].inverse_shape(jnp.shape(site["value"]))
         # Wide priors propose values at which densities overflow; moderate ones are as good for a comparison.
-        values[name] = bijection(jnp.asarray(0.1 * rng.normal(size=shape)))
-    rows = tuple(jnp.asarray(leaf) for leaf, row in zip(few, program.is_row) if row)
+        free[name] = 0.1 * rng.normal(size=shape)
+    rows = tuple(np.asarray(leaf) for leaf, row in zip(few, program.is_row) if row)
+    values = lambda free: {name: bijections[name](jnp.asarray(value)) for name, value in free.items()}
     # One compilation of the whole comparison is quicker than one for each of its operations.
-    totals = {
-        name: (float(a), float(b))
-        for name, (a, b) in jax.jit(lambda v, r: _both_ways(program, v, r))(values, rows).items()
-    }
+    both = one_thread(lambda free, rows: _both_ways(program, values(free), rows))(free, rows)
+    totals = {name: (float(a), float(b)) for name, (a, b) in both.items()}
     for name, (whole, parts) in totals.items():
         if not (
             abs(whole - parts) <= 1e-6 * (1.0 + abs(whole)) or whole == parts or (np.isnan(whole) and np.isnan(parts))
@@ -81,7 +82,7 @@ def check_independent(program: Program) -> None:
                 "cumulative sums), or an argument is not row data; compute such things before the model, or state rows=."
             )
     if program.sites.filled:
-        _check_filled(program, rows, values)
+        _check_filled(program, rows, values(free))
 
 
 def _both_ways(program: Program, values: Mapping[str, Any], rows: Sequence[Any]) -> dict[str, tuple[Any, Any]]:
@@ -283,9 +284,9 @@ def check_bounded(program: Program) -> None:
     entries = np.size(site["value"]) // (1 if not program.is_whole else max(1, np.shape(site["value"])[0]))
     if entries != 1 or site["fn"].is_discrete:
         return
-    start = jnp.asarray(model.parameters.start)
+    start, both = model.parameters.start, one_thread(powers)
     try:
-        found = [tuple(float(a) for a in powers(start + shift)) for shift in (0.0, 0.7)]
+        found = [tuple(float(a) for a in both(start + shift)) for shift in (0.0, 0.7)]
     except (NotImplementedError, AttributeError, TypeError, ValueError):
         return
     if all(np.isfinite(c) and np.isfinite(k) and c > 0.5 and k <= c + 1e-3 for c, k in found):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from numpyro.distributions import biject_to
 
 from robustly.errors import LocalizeError
@@ -48,10 +49,10 @@ def central_value(site: Any, limit: Any) -> Any:
         return site["value"]
     bijection = biject_to(limit)
     shape = jnp.shape(site["value"])
-    neutral = bijection(jnp.zeros(bijection.inverse_shape(shape)))
+    neutral = lambda: bijection(jnp.zeros(bijection.inverse_shape(shape)))
     try:
-        mean = jnp.broadcast_to(site["fn"].mean, shape)
-        free = bijection.inv(mean)
+        mean = np.broadcast_to(np.asarray(site["fn"].mean), shape)
+        free = np.asarray(bijection.inv(mean))
     except (NotImplementedError, ValueError, TypeError, AttributeError):
-        return neutral
-    return mean if bool(jnp.all(jnp.isfinite(free)) & jnp.all(jnp.abs(free) < 1e4)) else neutral
+        return neutral()
+    return mean if bool(np.all(np.isfinite(free) & (np.abs(free) < 1e4))) else neutral()
