@@ -44,6 +44,12 @@ OUT_BY_CHANCE, SURE = 0.3173, 3.0
 # A share of strayed rows above this is a core that may not fit; above that, one that does not, and is not climbed to its end.
 MOST_STRAYED, TOO_MANY = 0.15, 0.3
 
+# From this share of strayed rows on, users are told what frees the estimates of them.
+MANY_STRAYED = 0.05
+ADVICE = (
+    "About {share:.0%} of the rows do not belong, and the estimates of this fit still feel them: "
+    'local="contaminated" fits a law in which they have a part of their own.'
+)
 
 WeighedLaw = tuple[Found, Law, float]
 """A law that is weighed: fitted, its core, and by how much it must do better."""
@@ -59,7 +65,10 @@ def judge_regression(design: Design, plan: Plan, known: Found | None = None) -> 
     candidates = [_candidate(*one) for one in laws]
     if len(candidates) == 1:
         return judge(candidates, "The classical model has no finite estimates.")
-    return judge(candidates, heavy_tails_doubt(candidates) if isinstance(plan.law.family, Normal) else "")
+    found = judge(candidates, heavy_tails_doubt(candidates) if isinstance(plan.law.family, Normal) else "")
+    if found.share < MANY_STRAYED or isinstance(plan.law, Contaminated):
+        return found
+    return replace(found, advice=ADVICE.format(share=found.share))
 
 
 def fit_contaminated(design: Design, plan: Plan) -> Found:
