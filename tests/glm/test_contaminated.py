@@ -126,6 +126,21 @@ def test_contaminated_counts_give_the_coefficients_back():
     assert np.mean(errors["contaminated"]) < 0.7 * np.mean(errors["own"])
 
 
+def test_counts_of_which_none_lies_far_out_need_no_wide_part(monkeypatch):
+    """Nothing is climbed, and the answer is the one that a climb comes to. On a fixed seed with no count three deviations out."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, 3))
+    y = rng.poisson(np.exp(3.0 + X @ [0.5, -0.5, 0.25]))
+    fit = lambda: rb.RobustGLM("poisson", local="contaminated").fit(X, y)
+    with monkeypatch.context() as patched:
+        patched.setattr("robustly.glm.judging.best_of_starts", None)
+        quick = fit()
+    monkeypatch.setattr("robustly.glm.judging._has_none_far_out", lambda classical: False)
+    climbed = fit()
+    assert quick.result_.outcome.kind == climbed.result_.outcome.kind == "boundary"
+    np.testing.assert_allclose(quick.coef_, climbed.coef_, rtol=1e-6)
+
+
 def test_the_wide_part_of_counts_is_a_shift_of_the_predictor_to_either_side():
     """Poisson counts at predictors N(m ± w, c²w²), averaged on a fine grid; the spread τ is the core's alone."""
     family, counts, m, spread, variation, width, above = Poisson(), np.array([0.0, 3.0, 60.0]), 1.2, 0.4, 0.3, 2.0, 0.3

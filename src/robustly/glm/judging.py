@@ -73,7 +73,10 @@ def judge_regression(design: Design, plan: Plan, known: Found | None = None) -> 
 
 def fit_contaminated(design: Design, plan: Plan) -> Found:
     """The law with a wide part that the evidence prefers, as the answer; the classical model where it does as well."""
-    laws = _laws(design, plan, lambda wide, core: [])
+    classical = fit_classical(design, replace(plan, held={}))
+    if _has_none_far_out(classical):
+        return classical.with_outcome("boundary", plan.law.boundary_text)
+    laws = _laws(design, replace(plan, known=classical), lambda wide, core: [])
     evidence = lambda found, margin: Candidate("", found.value, found.optimum.curve, margin=margin).log_evidence
     found, _, _ = max(laws, key=lambda one: evidence(one[0], one[2]))
     if isinstance(plan_of(found).law, Contaminated) or not found.outcome.converged:
@@ -148,6 +151,17 @@ def _is_wider(design: Design, plainest: Law, u: np.ndarray, left: np.ndarray) ->
     out = normal_scores(plainest, design.predictor(u), np.zeros(0), design.y, design.trials) > 1.0
     inside = ~far_out(left)
     return float(out[inside].mean()) > OUT_BY_CHANCE + SURE * np.sqrt(OUT_BY_CHANCE / inside.sum())
+
+
+def _has_none_far_out(classical: Found) -> bool:
+    """Whether no row lies far out of a classical model that says how much rows vary: strayed rows cannot have widened it."""
+    problem = classical.problem
+    assert isinstance(problem, Regression)
+    design, law = problem.design, problem.plan.law
+    if law.names or design.rows.here is None or not classical.outcome.converged:
+        return False
+    m = design.predictor(problem.split(classical.vector)[0])
+    return bool(normal_scores(law, m, np.zeros(0), design.y, design.trials).max() < SURE)
 
 
 NOT_A_CORE = "not a core"
