@@ -246,28 +246,25 @@ def test_one_row_says_nothing_of_how_far_rows_differ():
 
 @pytest.mark.parametrize("pair", [rb.conjugate.GammaPoisson(), rb.conjugate.BetaBinomial(), rb.conjugate.GammaGamma()])
 def test_strayed_locals_are_shifted_on_the_scale_of_their_logarithm(pair):
-    """By nothing they stay where they are; by a shift their mean moves by that much, and by a variance they spread by about that."""
+    """By a shift their mean moves by that much, and they spread by about the variance given, however widely the core does."""
     theta = {"concentration": 40.0, "mean": 0.3, "shape": 2.0}
     link = (lambda x: np.log(x / (1.0 - x))) if isinstance(pair, rb.conjugate.BetaBinomial) else np.log
     with double_precision():
-        still, moved, wider = (pair.strayed(theta, *by) for by in ((0.0, 0.0), (1.5, 0.0), (0.0, 0.02)))
+        moved, narrower = pair.strayed(theta, 1.5, 0.02), pair.strayed({**theta, "concentration": 2.0}, 1.5, 0.02)
         spread = lambda at: float(np.var(link(pair.law(pair.natural(at, {})).rvs(200_000, random_state=0))))
-        assert float(still["concentration"]) == pytest.approx(40.0)
-        assert float(still["mean"]) == pytest.approx(0.3)
         assert link(float(moved["mean"])) - link(0.3) == pytest.approx(1.5)
-        assert spread(moved) == pytest.approx(spread(theta), rel=0.2)
-        assert spread(wider) - spread(theta) == pytest.approx(0.02, rel=0.25)
+        assert spread(moved) == pytest.approx(0.02, rel=0.1)
+        assert narrower == moved
 
 
-def test_counts_of_none_are_not_taken_for_strayed_beside_high_ones():
-    """One count in ten is twentyfold. The same law, only wider, lives at zero: it gave 2 of 100 good rows .8 to .9. On fixed seeds."""
-    doubtful = 0
-    for seed in range(6):
-        rng = np.random.default_rng(seed)
-        x = rng.poisson(5.0 * rng.gamma(4.0, 0.25, 100))
-        x[:10] = rng.poisson(100.0, 10)
-        fit = rb.conjugate.GammaPoisson().fit(x)
-        assert fit.outlier_probability[:10].min() > 0.9
-        assert set(range(10)) <= set(fit.outliers())
-        doubtful += int((fit.outlier_probability[10:] > 0.8).sum())
-    assert doubtful <= 3
+@pytest.mark.parametrize("seed", [12, 20, 24])
+def test_counts_of_none_are_not_taken_for_strayed_beside_high_ones(seed):
+    """One count in ten is twentyfold, with no spread of its own. Strayed rates that had the core's spread besides made that narrow,
+    and gave all counts of none in these sets .8 and more. On fixed seeds: about one set in a hundred has such rows still."""
+    rng = np.random.default_rng(seed)
+    x = rng.poisson(5.0 * rng.gamma(4.0, 0.25, 100))
+    x[:10] = rng.poisson(100.0, 10)
+    fit = rb.conjugate.GammaPoisson().fit(x)
+    assert fit.outlier_probability[:10].min() > 0.99
+    assert set(range(10)) <= set(fit.outliers())
+    assert fit.outlier_probability[10:].max() < 0.8

@@ -39,10 +39,11 @@ def test_the_wide_part_of_measurements_is_a_shift_to_either_side():
         assert np.exp(wide - constant) == pytest.approx(averaged, rel=1e-8)
 
 
-def test_both_parts_of_counts_add_up_to_one():
-    family, counts = Poisson(), np.arange(4000.0)
+@pytest.mark.parametrize(("family", "own"), [(Poisson(), ()), (NegativeBinomial(), (np.log(5.0),))], ids=str)
+def test_both_parts_of_counts_add_up_to_one(family, own):
+    counts = np.arange(4000.0)
     law = Contaminated(family, Classical(family))
-    numbers = (1.2, -0.5, np.log(0.3), np.log(0.8), np.log(0.2 / 0.8))
+    numbers = (1.2, *own, -0.5, np.log(0.3), np.log(0.8), np.log(0.2 / 0.8))
 
     def parts(y):
         state = law.places((y, 1.0), numbers, law.unseen(jnp.asarray(numbers[0]), jnp))
@@ -119,11 +120,29 @@ def test_contaminated_counts_give_the_coefficients_back():
         assert 0.04 < model.result_.shared["share"] < 0.2
         assert np.isin(bad, own.outliers()).mean() >= 0.8
         assert np.isin(own.outliers(), bad).mean() >= 0.8
+        # Users with so many strayed rows are told.
+        assert 'local="contaminated"' in own.result_.judgement.rule(0.05)
+        assert not model.result_.judgement.advice
     assert np.mean(errors["contaminated"]) < 0.7 * np.mean(errors["own"])
 
 
+def test_counts_of_which_none_lies_far_out_need_no_wide_part(monkeypatch):
+    """Nothing is climbed, and the answer is the one that a climb comes to. On a fixed seed with no count three deviations out."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(ROWS, 3))
+    y = rng.poisson(np.exp(3.0 + X @ [0.5, -0.5, 0.25]))
+    fit = lambda: rb.RobustGLM("poisson", local="contaminated").fit(X, y)
+    with monkeypatch.context() as patched:
+        patched.setattr("robustly.glm.judging.best_of_starts", None)
+        quick = fit()
+    monkeypatch.setattr("robustly.glm.judging._has_none_far_out", lambda classical: False)
+    climbed = fit()
+    assert quick.result_.outcome.kind == climbed.result_.outcome.kind == "boundary"
+    np.testing.assert_allclose(quick.coef_, climbed.coef_, rtol=1e-6)
+
+
 def test_the_wide_part_of_counts_is_a_shift_of_the_predictor_to_either_side():
-    """Poisson counts at predictors N(m ± w, c²w² + τ²), averaged on a fine grid; the core has the spread τ alone."""
+    """Poisson counts at predictors N(m ± w, c²w²), averaged on a fine grid; the spread τ is the core's alone."""
     family, counts, m, spread, variation, width, above = Poisson(), np.array([0.0, 3.0, 60.0]), 1.2, 0.4, 0.3, 2.0, 0.3
     law, own = Contaminated(family, LocalPredictor(family)), np.linspace(-25.0, 25.0, 200_001)
     numbers = (m, np.log(spread), np.log(above / (1.0 - above)), np.log(variation), np.log(width), 0.0)
@@ -131,8 +150,7 @@ def test_the_wide_part_of_counts_is_a_shift_of_the_predictor_to_either_side():
     with double_precision():
         found = np.exp(np.stack([np.asarray(parts(y)) for y in counts]) + np.log(2.0))
     found *= np.exp(family.log_base(counts, np.ones_like(counts)))[:, None]
-    far = np.hypot(variation * width, spread)
-    up, down = (stats.norm(m + side * width, far).pdf(own) for side in (1, -1))
+    up, down = (stats.norm(m + side * width, variation * width).pdf(own) for side in (1, -1))
     priors = [stats.norm(m, spread).pdf(own), above * up + (1.0 - above) * down]
     for y, both in zip(counts, found):
         likelihood = stats.poisson(np.exp(own)).pmf(y)

@@ -28,20 +28,26 @@ def drawn(seed, bad):
     return x, x + own + 0.5 * rng.normal(size=ROWS)
 
 
+def core_and_wide(told, y, noise):
+    """Normal places seen with normal noise: both parts are normals in closed form, the wide one shifted to either side."""
+    loc, scale, width, variation, side, share = (
+        told[f"place.{name}"] for name in ("loc", "scale", "width", "variation", "side", "share")
+    )
+    shifted = lambda way: stats.norm(loc + way * width * scale, np.hypot(noise, width * variation * scale)).logpdf(y)
+    wide = np.logaddexp(np.log(side) + shifted(1.0), np.log1p(-side) + shifted(-1.0))
+    return np.log1p(-share) + stats.norm(loc, np.hypot(noise, scale)).logpdf(y), np.log(share) + wide
+
+
 @pytest.fixture(scope="module")
 def strayed():
     return rb.localize(places, "place", contaminated=True).fit(*drawn(0, 4))
 
 
-def test_the_evidence_is_that_of_two_normals(strayed):
-    """Normal places seen with normal noise: both parts are normals in closed form."""
-    told, (x, y) = strayed.parameters, drawn(0, 4)
-    law = lambda stretch: stats.norm(told["place.loc"], np.hypot(0.5, stretch * told["place.scale"]))
-    core, wide = law(1.0).logpdf(y - x), law(np.sqrt(1.0 + told["place.width"] ** 2)).logpdf(y - x)
-    share = told["place.share"]
-    both = np.logaddexp(np.log1p(-share) + core, np.log(share) + wide)
-    np.testing.assert_allclose(strayed.evidence, both, atol=1e-6)
-    odds = np.log(share) - np.log1p(-share) + wide - core
+def test_the_evidence_is_that_of_normals(strayed):
+    x, y = drawn(0, 4)
+    core, wide = core_and_wide(strayed.parameters, y - x, 0.5)
+    np.testing.assert_allclose(strayed.evidence, np.logaddexp(core, wide), atol=1e-6)
+    odds = wide - core
     # The probabilities are averaged over what rows leave open of these odds, so they lie nearer to a half.
     found = strayed.outlier_probability
     assert np.all((found - 0.5) * odds > -1e-3)
@@ -55,6 +61,20 @@ def test_strayed_rows_do_not_widen_the_core(strayed):
     assert strayed.hyperparameters["place"]["share"] == pytest.approx(4 / ROWS, abs=0.04)
     # New rows are rows of the core.
     assert strayed.predictive(np.zeros(3)).quantile(0.99).max() < 6.0
+
+
+def test_places_of_strayed_rows_are_told_where_they_are(strayed):
+    """A row's own place is a mixture of the parts' normal posteriors, whose coordinates differ."""
+    (x, y), told = drawn(0, 4), strayed.parameters
+    core, wide = core_and_wide(told, y - x, 0.5)
+    mean = lambda loc, scale: (loc / scale**2 + (y - x) / 0.25) / (1.0 / scale**2 + 4.0)
+    loc, scale, width = (told[f"place.{name}"] for name in ("loc", "scale", "width"))
+    strayed_up = mean(loc + width * scale, width * told["place.variation"] * scale)
+    share = np.exp(wide - np.logaddexp(core, wide))
+    found = strayed.posterior("place").mean
+    sure = (share > 1 - 1e-6) | (share < 1e-6)
+    assert sure.sum() > 40
+    np.testing.assert_allclose(found[sure], np.where(share > 0.5, strayed_up, mean(loc, scale))[sure], atol=1e-4)
 
 
 def test_without_strayed_rows_the_prior_keeps_one_part():
@@ -98,10 +118,8 @@ def test_groups_that_a_model_has_itself_are_judged_too():
     assert fit.unit == "g"
     assert fit.outliers().tolist() == [5]
     assert fit.outlier_probability[5] > 0.99
-    told, mean = fit.parameters, y.reshape(GROUPS, 4).mean(axis=1)
-    law = lambda stretch: stats.norm(told["place.loc"], np.hypot(0.25, stretch * told["place.scale"]))
+    mean = y.reshape(GROUPS, 4).mean(axis=1)
     within = stats.norm(0.0, 0.5).logpdf(y - mean[g]).reshape(GROUPS, 4).sum(axis=1) - stats.norm(0.0, 0.25).logpdf(0.0)
-    core, wide = law(1.0).logpdf(mean), law(np.sqrt(1.0 + told["place.width"] ** 2)).logpdf(mean)
-    share = told["place.share"]
-    both = np.logaddexp(np.log1p(-share) + core, np.log(share) + wide)
-    np.testing.assert_allclose(fit.evidence, within + both, atol=1e-6)
+    np.testing.assert_allclose(
+        fit.evidence, within + np.logaddexp(*core_and_wide(fit.parameters, mean, 0.25)), atol=1e-6
+    )

@@ -154,6 +154,8 @@ class Enumerating(Approximation):
         else:
             latents = jnp.asarray(model.latents)
             u, weight = jax.vmap(lambda z, s: self._points(model, theta, row, z, s))(latents, state)
+            if (moved := model.moved) is not None:
+                u = jax.vmap(lambda z, some: jax.vmap(lambda one: moved(one, theta, row, z))(some))(latents, u)
             u, weight = u.reshape(-1, model.dim), weight.reshape(-1)
         return u, weight - logsumexp(weight)
 

@@ -59,6 +59,8 @@ def outliers_command(
                 f"{len(rows)} of {len(table.frame)} rows do not belong at a false discovery rate of {fdr:g}", table
             )
             terminal.show_frame(console, rows[used], title, first=shown)
+            if advice := found.robust.judgement.advice:
+                typer.echo(advice)
         else:
             typer.echo(f"No row of {len(table.frame)} stands out at a false discovery rate of {fdr:g}.")
         if out is not None:

@@ -125,7 +125,10 @@ class PairDefinition(ABC):
         return {name: value for name, value in theta.items() if name not in self.shared}
 
     def strayed(self, theta: Theta, shift: Any, variance: Any) -> Theta | None:
-        """The coordinates of locals that are shifted on the scale of their logarithm (chances: log odds) and vary more there.
+        """The coordinates of strayed locals: shifted on the scale of their logarithm (chances: log odds), with a variance there.
+
+        The variance is theirs alone. One that held the core's as well would make strayed rows that are alike speak for a core
+        without a spread, from which others then seem to have strayed.
 
         None if the pair does not say; rows that do not belong then have more widely spread locals.
         """

@@ -48,8 +48,7 @@ class BetaPair(ConjugatePair):
         mean = theta["mean"]
         moved = jax.nn.sigmoid(jnp.log(mean) - jnp.log1p(-mean) + shift)
         # Log odds vary by about one over concentration times μ(1 − μ).
-        total = 1.0 / (theta["concentration"] * mean * (1.0 - mean)) + variance
-        return {**theta, "concentration": 1.0 / (moved * (1.0 - moved) * total), "mean": moved}
+        return {**theta, "concentration": 1.0 / (moved * (1.0 - moved) * variance), "mean": moved}
 
     def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) + gammaln(eta[1]) - gammaln(eta[0] + eta[1])

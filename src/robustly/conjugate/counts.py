@@ -126,7 +126,7 @@ class GammaPoisson(ConjugatePair):
 
     def strayed(self, theta: Theta, shift: Any, variance: Any) -> Theta:
         place = {"shift": shift} if "coef" in theta else {"mean": theta["mean"] * jnp.exp(shift)}
-        return {**theta, "concentration": 1.0 / (1.0 / theta["concentration"] + variance), **place}
+        return {**theta, "concentration": 1.0 / variance, **place}
 
     def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) - eta[0] * jnp.log(eta[1])

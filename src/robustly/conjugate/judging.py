@@ -92,7 +92,7 @@ def _widened(
         return None
     columns, power = tuple(table.columns), pair.spread_power
     start = dict(pair.start(table) if theta is None else theta)
-    has_sides = pair.strayed({**fixed, **start}, 0.0, 0.0) is not None
+    has_sides = pair.strayed({**fixed, **start}, 0.0, 1.0) is not None
     beside = ("width", "share", *(("variation", "side") if has_sides else ()))
     core_of = lambda theta: {name: value for name, value in theta.items() if name not in beside}
 

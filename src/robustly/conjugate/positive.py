@@ -60,8 +60,7 @@ class GammaGamma(ConjugatePair):
         return theta["concentration"], theta["concentration"] / theta["mean"]
 
     def strayed(self, theta: Theta, shift: Any, variance: Any) -> Theta:
-        concentration = 1.0 / (1.0 / theta["concentration"] + variance)
-        return {**theta, "concentration": concentration, "mean": theta["mean"] * jnp.exp(shift)}
+        return {**theta, "concentration": 1.0 / variance, "mean": theta["mean"] * jnp.exp(shift)}
 
     def log_normalizer(self, eta: tuple[Any, ...]) -> Array:
         return gammaln(eta[0]) - eta[0] * jnp.log(eta[1])

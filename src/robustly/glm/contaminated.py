@@ -8,12 +8,13 @@ that the wide part does not take the edge of the core for its own: it is shifted
 `variation` of that. Many rows tell whether all strayed by as much, or each by its own. Measurements are shifted by so many
 scales; for other responses the predictor is shifted, by :math:`u \sim \rho N(w, c^2w^2) + (1 - \rho) N(-w, c^2w^2)`, which is
 integrated, with the share :math:`\rho` of strayed rows above (`side`) fitted: low counts overlap with a core that high ones do not.
+Their spread is their own: one that held the core's as well would make strayed rows that are alike speak for a core without a spread.
 Weak priors on `share`, `side`, `width` and `variation` keep the fit regular where no row strayed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -129,18 +130,21 @@ class Contaminated(Law):
 
         m, *phi, _, variation, width, _ = numbers
         shift, log_spread = jnp.exp(width), width + variation
-        if not isinstance(self.core, LocalPredictor):
-            return jnp.array([[m + shift, log_spread], [m - shift, log_spread]]), tuple(phi)
-        spread, *nuisance = phi
-        both = 0.5 * jnp.logaddexp(2.0 * log_spread, 2.0 * spread)
-        return jnp.array([[m, spread], [m + shift, both], [m - shift, both]]), tuple(nuisance)
+        strayed = [[m + shift, log_spread], [m - shift, log_spread]]
+        if isinstance(self.core, LocalPredictor):
+            spread, *phi = phi
+            strayed = [[m, spread], *strayed]
+        return jnp.array(strayed), tuple(phi)
 
-    def _joint(self, row: Row) -> Callable[..., Array]:
+    def _likelihood(self, row: Row, own: Any, nuisance: Iterable[Any]) -> Array:
+        """Of a row whose predictor is its own."""
         import jax.numpy as jnp
 
+        return self.family.log_prob_strayed(*row, own, *(jnp.exp(one) for one in nuisance))
+
+    def _joint(self, row: Row) -> Callable[..., Array]:
         def joint(own: Any, m: Any, spread: Any, *nuisance: Any) -> Array:
-            likelihood = self.family.log_prob(*row, own, *(jnp.exp(one) for one in nuisance))
-            return likelihood + log_prior("normal", own - m, spread)
+            return self._likelihood(row, own, nuisance) + log_prior("normal", own - m, spread)
 
         return joint
 
@@ -205,7 +209,7 @@ class Contaminated(Law):
             *self._integrals(numbers)
         )
         at = whole(jax.lax.stop_gradient(numbers))
-        likelihood = lambda own, nuisance: self.family.log_prob(*row, own, *(jnp.exp(one) for one in nuisance))
+        likelihood = lambda own, nuisance: self._likelihood(row, own, nuisance)
         known = jax.vmap(lambda at, place: integral_moments(likelihood, at, place))(
             at, state.reshape(self.integrated, 3)
         )

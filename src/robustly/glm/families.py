@@ -303,6 +303,14 @@ class NegativeBinomial(Family):
         above = jnp.logaddexp(relative, 0.0)
         return gammaln(y + size) - gammaln(size) - size * above + y * (relative - above)
 
+    def log_prob_strayed(
+        self, y: jax.Array, trials: jax.Array, predictor: jax.Array, *nuisance: jax.Array
+    ) -> jax.Array:
+        import jax.numpy as jnp
+
+        # A Poisson count: `size` says how rates of the core are spread.
+        return y * predictor - jnp.exp(predictor)
+
     def log_base(self, y: Array, trials: Array) -> Array:
         from scipy.special import gammaln
 

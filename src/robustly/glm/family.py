@@ -51,6 +51,12 @@ class Family(ABC):
         """Log density of one response, up to :meth:`log_base`."""
         return self.distribution(predictor, *nuisance).log_prob(y)
 
+    def log_prob_strayed(
+        self, y: jax.Array, trials: jax.Array, predictor: jax.Array, *nuisance: jax.Array
+    ) -> jax.Array:
+        """As :meth:`log_prob`, of a response whose predictor is its own: without the spread that the family gives predictors."""
+        return self.log_prob(y, trials, predictor, *nuisance)
+
     def log_base(self, y: Array, trials: Array) -> Array:
         """What the log density holds of the responses alone, by row."""
         return np.zeros(len(y))

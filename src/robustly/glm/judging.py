@@ -44,6 +44,12 @@ OUT_BY_CHANCE, SURE = 0.3173, 3.0
 # A share of strayed rows above this is a core that may not fit; above that, one that does not, and is not climbed to its end.
 MOST_STRAYED, TOO_MANY = 0.15, 0.3
 
+# From this share of strayed rows on, users are told what frees the estimates of them.
+MANY_STRAYED = 0.05
+ADVICE = (
+    "About {share:.0%} of the rows do not belong, and the estimates of this fit still feel them: "
+    'local="contaminated" fits a law in which they have a part of their own.'
+)
 
 WeighedLaw = tuple[Found, Law, float]
 """A law that is weighed: fitted, its core, and by how much it must do better."""
@@ -59,12 +65,18 @@ def judge_regression(design: Design, plan: Plan, known: Found | None = None) -> 
     candidates = [_candidate(*one) for one in laws]
     if len(candidates) == 1:
         return judge(candidates, "The classical model has no finite estimates.")
-    return judge(candidates, heavy_tails_doubt(candidates) if isinstance(plan.law.family, Normal) else "")
+    found = judge(candidates, heavy_tails_doubt(candidates) if isinstance(plan.law.family, Normal) else "")
+    if found.share < MANY_STRAYED or isinstance(plan.law, Contaminated):
+        return found
+    return replace(found, advice=ADVICE.format(share=found.share))
 
 
 def fit_contaminated(design: Design, plan: Plan) -> Found:
     """The law with a wide part that the evidence prefers, as the answer; the classical model where it does as well."""
-    laws = _laws(design, plan, lambda wide, core: [])
+    classical = fit_classical(design, replace(plan, held={}))
+    if _has_none_far_out(classical):
+        return classical.with_outcome("boundary", plan.law.boundary_text)
+    laws = _laws(design, replace(plan, known=classical), lambda wide, core: [])
     evidence = lambda found, margin: Candidate("", found.value, found.optimum.curve, margin=margin).log_evidence
     found, _, _ = max(laws, key=lambda one: evidence(one[0], one[2]))
     if isinstance(plan_of(found).law, Contaminated) or not found.outcome.converged:
@@ -139,6 +151,17 @@ def _is_wider(design: Design, plainest: Law, u: np.ndarray, left: np.ndarray) ->
     out = normal_scores(plainest, design.predictor(u), np.zeros(0), design.y, design.trials) > 1.0
     inside = ~far_out(left)
     return float(out[inside].mean()) > OUT_BY_CHANCE + SURE * np.sqrt(OUT_BY_CHANCE / inside.sum())
+
+
+def _has_none_far_out(classical: Found) -> bool:
+    """Whether no row lies far out of a classical model that says how much rows vary: strayed rows cannot have widened it."""
+    problem = classical.problem
+    assert isinstance(problem, Regression)
+    design, law = problem.design, problem.plan.law
+    if law.names or design.rows.here is None or not classical.outcome.converged:
+        return False
+    m = design.predictor(problem.split(classical.vector)[0])
+    return bool(normal_scores(law, m, np.zeros(0), design.y, design.trials).max() < SURE)
 
 
 NOT_A_CORE = "not a core"

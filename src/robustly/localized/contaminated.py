@@ -2,10 +2,12 @@ r"""What if the local values of some rows of a program do not belong? Its prior 
 
 .. math:: p(\beta_i) = (1 - \pi)\, p(\beta_i \mid \alpha) + \pi\, p(\beta_i \mid \text{wide})
 
-The wide part is the fitted prior stretched about its middle by :math:`W = \sqrt{1 + w^2}` in the free coordinate of the local value:
-standard steps of a location-scale prior, logarithms of positive values. That has a density for every prior, with nothing to
-normalise. Which part a row is from is a discrete latent of the row with two values, so that each part is integrated around its own
-mode and the evidence of a row is the log-sum-exp of two evidences. Groups of rows (``by=``) are units like rows.
+The value of a strayed row lies off the middle of the fitted prior, by about `width` of its deviations to either side, more or less by
+`variation` of that: :math:`u \sim \rho N(m + ws, c^2w^2s^2) + (1 - \rho) N(m - ws, c^2w^2s^2)` in the free coordinate of the local
+value, which is standard steps of a location-scale prior and the logarithm of positive values. That has a density for every prior,
+with nothing to normalise. Which part a row is from is a discrete latent of the row, so that each part is integrated around its own
+mode, in a coordinate of its own, and the evidence of a row is the log-sum-exp of three evidences. Values with several dimensions have
+no sides: those of strayed rows lie about the middle, as far as `width` deviations. Groups of rows (``by=``) are units like rows.
 """
 
 from __future__ import annotations
@@ -31,17 +33,20 @@ from robustly.model.program import hyper
 from robustly.model.program.read import Program
 from robustly.model.row import RowModel
 from robustly.result.outliers import Candidate, Judgement, judge
-from robustly.result.two_part import SHARE, log_normal
+from robustly.result.two_part import SHARE, SIDE, VARIATION, WIDTHS_OF_MEASUREMENTS, log_normal
 from robustly.rows.store import Rows
 
-# A normal prior on the logarithm of the width: a core with next to no spread has a wide part that is many times wider.
-WIDTHS = (float(np.log(5.0)), 1.5)
-START = {"width": 4.0, "share": 0.05}
-# A second start leaves this share of the rows out, the most surprising ones, and hyperparameters move so far at most.
-TRIMMED, FURTHEST = 0.2, 2.0
-# Once two parts do better than one by so many nats, no other start is tried.
-DECIDED = 3.0
-PARTS = np.array([[0.0], [1.0]])
+# Normal priors of the numbers of the wide part on the scales that are searched: widths are told in deviations, as of measurements.
+BELIEVED = {"width": WIDTHS_OF_MEASUREMENTS, "share": SHARE, "variation": VARIATION, "side": SIDE}
+START = {"width": 6.0, "share": 0.05, "variation": 0.2, "side": 0.5}
+# The start leaves rows out that are more surprising than most by so many quartile ranges, but no more than this share of them.
+FENCE, TRIMMED = 3.0, 0.2
+# How closely the rest is climbed to, and how far hyperparameters move at most.
+ROUGHLY, FURTHEST = Stop(1e-3, 4), 2.0
+# Shares and widths to climb from.
+SHARES, WIDTHS = (0.02, 0.15), (3.0, 30.0)
+# The core, rows that strayed upwards, and rows that strayed downwards; without sides, the core and the wide part.
+SIDES, NO_SIDES = np.array([[0.0], [1.0], [-1.0]]), np.array([[0.0], [1.0]])
 # Differences in the vector; and how sure of a row one can be by them.
 STEP, CERTAIN = 1e-2, 1e-5
 
@@ -55,9 +60,10 @@ class Contamination:
     model: RowModel
     """Both parts, told apart by a discrete latent."""
 
-    def theta_of(self, core: Mapping[str, Any]) -> dict[str, Any]:
+    def theta_of(self, core: Mapping[str, Any], **beside: float) -> dict[str, Any]:
         """Natural values to climb from."""
-        return {**core, **{f"{self.site}.{name}": value for name, value in START.items()}}
+        usual = {name: value for name, value in self.model.start.items() if name not in self.core.start}
+        return {**core, **usual, **{f"{self.site}.{name}": value for name, value in beside.items()}}
 
 
 def contaminated(program: Program, core: RowModel) -> Contamination:
@@ -69,34 +75,69 @@ def contaminated(program: Program, core: RowModel) -> Contamination:
             "one site, or leave contaminated= out."
         )
     core = replace(core, conjugacy=None)
-    site = program.sites.local[0]
-    width, share = f"{site}.width", f"{site}.share"
+    site, has_sides = program.sites.local[0], core.dim == 1
+    fitted = {name: f"{site}.{name}" for name in BELIEVED if has_sides or name in ("width", "share")}
+
+    def coordinate(prior: Any, theta: Any, z: Any) -> tuple[Any, Any]:
+        """Where the free coordinate of a part is counted from, and in what steps."""
+        middle, deviation = _middle_of_prior(prior, core)
+        width = theta[fitted["width"]] * deviation
+        begin, step = (middle + z[0] * width, width * theta[fitted["variation"]]) if has_sides else (middle, width)
+        return jnp.where(z[0] == 0, 0.0, begin), jnp.where(z[0] == 0, 1.0, step)
+
+    def moved(u: Any, theta: Any, row: Any, z: Any) -> Any:
+        assert core.prior is not None
+        begin, step = coordinate(core.prior(theta, row), theta, z)
+        return begin + step * u
 
     def joint(u: Any, theta: Any, row: Any, z: Any) -> Any:
         assert core.prior is not None
         prior = core.prior(theta, row)
-        log_stretch = 0.5 * jnp.log1p(theta[width] ** 2)
-        middle = _stretched_from(prior, core)
-        nearer = middle + (u - middle) * jnp.exp(-log_stretch)
-        wider = _log_prior(prior, nearer, core) - _log_prior(prior, u, core) - core.dim * log_stretch
-        shared = jnp.where(z[0] > 0, jnp.log(theta[share]) + wider, jnp.log1p(-theta[share]))
-        return core.log_joint(u, theta, row) + shared
+        local = _value_at(prior, core, *coordinate(prior, theta, z), u)
+        here = jnp.where(z[0] == 0, _log_prior(prior, u, core), jnp.sum(dist.Normal().log_prob(u)))
+        return core.log_likelihood(local, theta, row) + here + log_share(theta, z)
+
+    def log_share(theta: Any, z: Any) -> Any:
+        share = theta[fitted["share"]]
+        strayed = jnp.log(share)
+        if has_sides:
+            side = theta[fitted["side"]]
+            strayed = strayed + jnp.where(z[0] > 0, jnp.log(side), jnp.log1p(-side))
+        return jnp.where(z[0] == 0, jnp.log1p(-share), strayed)
 
     def log_hyperprior(theta: Any) -> Any:
-        odds = jnp.log(theta[share]) - jnp.log1p(-theta[share])
-        return core.log_hyperprior(theta) + log_normal(odds, *SHARE) + log_normal(jnp.log(theta[width]), *WIDTHS)
+        total = core.log_hyperprior(theta)
+        for name, place in fitted.items():
+            is_share = name in ("share", "side")
+            free = jnp.log(theta[place]) - (jnp.log1p(-theta[place]) if is_share else 0.0)
+            total = total + log_normal(free, *BELIEVED[name])
+        return total
 
+    limits = {"width": limit.positive, "variation": limit.positive}
     both = replace(
         core,
         joint=joint,
-        latents=PARTS,
+        moved=moved,
+        latents=SIDES if has_sides else NO_SIDES,
         log_likelihood=lambda local, theta, row, z: core.log_likelihood(local, theta, row),
-        start={**core.start, width: START["width"], share: START["share"]},
-        constraints={**core.constraints, width: limit.positive, share: limit.unit_interval},
+        start={**core.start, **{place: START[name] for name, place in fitted.items()}},
+        constraints={
+            **core.constraints,
+            **{place: limits.get(name, limit.unit_interval) for name, place in fitted.items()},
+        },
         log_hyperprior=log_hyperprior,
         made_by=None,
     )
     return Contamination(core, site, both)
+
+
+def _value_at(prior: Any, core: RowModel, begin: Any, step: Any, u: Any) -> Any:
+    """The local value so many steps on from the beginning of a coordinate; of a location-scale prior by two numbers."""
+    inner = hyper.plain(prior)
+    if inner is not None and type(inner) in hyper.LOCATION_SCALE:
+        whole = lambda one: one.reshape(core.local_shape)
+        return (inner.loc + inner.scale * whole(begin)) + (inner.scale * whole(step)) * whole(u)
+    return hyper.place(prior, begin + step * u, core.local_shape).value
 
 
 def _log_prior(prior: Any, u: Any, core: RowModel) -> Any:
@@ -105,18 +146,24 @@ def _log_prior(prior: Any, u: Any, core: RowModel) -> Any:
     return jnp.sum(prior.log_prob(at.value)) + at.log_volume if at.log_density is None else at.log_density
 
 
-def _stretched_from(prior: Any, core: RowModel) -> Any:
-    """Where a prior is stretched from, in the free coordinate: the middle of a location-scale prior, else its mean."""
+def _middle_of_prior(prior: Any, core: RowModel) -> tuple[Any, Any]:
+    """The middle of a prior in the free coordinate, and how far values deviate from it there, to first order."""
+    nowhere = jnp.zeros(core.dim), jnp.ones(core.dim)
     inner = hyper.plain(prior)
     if inner is not None and type(inner) in (*hyper.LOCATION_SCALE, dist.MultivariateNormal):
-        return jnp.zeros(core.dim)
+        return nowhere
     free = biject_to(prior.support)
     typical = free(jnp.zeros(free.inverse_shape(core.local_shape)))
     try:
-        mean = jnp.broadcast_to(prior.mean, jnp.shape(typical))
+        mean, variance = (jnp.broadcast_to(one, jnp.shape(typical)) for one in (prior.mean, prior.variance))
     except NotImplementedError:
-        return jnp.zeros(core.dim)
-    return free.inv(jnp.where(jnp.isfinite(mean), mean, typical)).reshape(-1)
+        return nowhere
+    middle = free.inv(jnp.where(jnp.isfinite(mean), mean, typical))
+    if jnp.shape(middle) != jnp.shape(typical):
+        return middle.reshape(-1), jnp.ones(core.dim)
+    slope = jnp.exp(jnp.broadcast_to(free.log_abs_det_jacobian(middle, free(middle)), jnp.shape(typical)))
+    deviation = jnp.where(jnp.isfinite(variance), jnp.sqrt(jnp.where(variance > 0, variance, 1.0)) / slope, 1.0)
+    return middle.reshape(-1), deviation.reshape(-1)
 
 
 def odds_by_row(law: Contamination, found: Found) -> tuple[np.ndarray, np.ndarray]:
@@ -150,21 +197,19 @@ def fit_two_parts(
     """The better of the two laws, the plain one or that in two parts, and how they judge the rows."""
     integrate = default_approximation(law.core) if approx is None or approx.is_exact else approx
     one_part = Candidate("the fitted prior in one part", plain.value, plain.curve)
-    two_parts = lambda found: Candidate("the fitted prior and a wide part", found.value, found.curve)
     best: Found | None = None
-    for core in _cores(law, plain, rows):
-        start = np.asarray(law.model.parameters.vector(law.theta_of(core)))
+    for theta in _starts(law, plain, rows):
+        start = np.asarray(law.model.parameters.vector(theta))
         try:
             found = search(RowProblem(law.model, rows, integrate), stop, start=start)
         except FitError:
             continue
-        if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-6):
+        if np.isfinite(found.value):
             best = found
-        if best is not None and two_parts(best).log_evidence > one_part.log_evidence + DECIDED:
             break
     if best is None:
         return plain, lambda: judge([one_part])
-    both = two_parts(best)
+    both = Candidate("the fitted prior and a wide part", best.value, best.curve)
 
     def judged() -> Judgement:
         odds, variance = odds_by_row(law, best)
@@ -174,20 +219,21 @@ def fit_two_parts(
     return best if both.log_evidence > one_part.log_evidence else plain, judged
 
 
-def _cores(law: Contamination, plain: Found, rows: Rows) -> list[dict[str, Any]]:
-    """Natural values of the core to climb from: those of the plain fit, and those without its most surprising rows."""
+def _starts(law: Contamination, plain: Found, rows: Rows) -> list[dict[str, Any]]:
+    """Where two parts are climbed from: a core without the rows far out, and where no way leads up, that of the plain fit."""
     model, _ = plain.problem.parts
     here = model.parameters.natural(jnp.asarray(plain.vector))
-    found = [{**law.core.start, **{name: value for name, value in here.items() if name in law.core.start}}]
-    if set(law.core.start) - set(here):
-        return found  # all rows share the localized value
+    core = {**law.core.start, **{name: value for name, value in here.items() if name in law.core.start}}
     surprise = -plain.evidence
-    kept = surprise <= np.quantile(surprise, 1.0 - TRIMMED)
+    low, high, most = np.quantile(surprise, [0.25, 0.75, 1.0 - TRIMMED])
+    far = surprise > max(high + FENCE * (high - low), most)
+    share = float(np.clip(far.mean(), *SHARES))
+    found = [law.theta_of(core, share=share)]
+    if not far.any() or set(law.core.start) - set(here):  # or all rows share the localized value
+        return found
     assert isinstance(plain.problem, RowProblem)
     try:
-        trimmed = search(
-            plain.problem.on(rows.weighed(np.where(kept, rows.weight, 0.0))), Stop(1e-6, 60), start=plain.vector
-        )
+        trimmed = search(plain.problem.on(rows.weighed(np.where(far, 0.0, rows.weight))), ROUGHLY, start=plain.vector)
     except FitError:
         return found
     parameters = model.parameters
@@ -196,4 +242,7 @@ def _cores(law: Contamination, plain: Found, rows: Rows) -> list[dict[str, Any]]
         if name.startswith(f"{law.site}."):
             moved[place] = np.clip(moved[place], -FURTHEST, FURTHEST)
     again = parameters.natural(jnp.asarray(plain.vector + moved))
-    return [{name: again[name] for name in law.core.start}, *found]
+    # A normal row so many deviations out is more surprising by half of their square.
+    above = float(np.median(-trimmed.evidence[far]) + np.median(trimmed.evidence[~far]))
+    width = float(np.clip(np.sqrt(2.0 * max(above, 0.0)), *WIDTHS))
+    return [law.theta_of({name: again[name] for name in law.core.start}, share=share, width=width), *found]

@@ -87,6 +87,7 @@ class RowModel:
         transform: ``(u, theta, row) -> (local, log volume)``, in place of `local_support` and `center`.
         joint: ``(u, theta, row, z) -> scalar``, prior, likelihood and log volume together, where one reading of the model
             can give all three.
+        moved: ``(u, theta, row, z) -> u``, where `joint` reads `u` in a coordinate that differs with z: that of `transform`.
         fixed: natural values of parameters that are not fitted; ``theta`` has them too.
         closed: ``(theta, row) -> scalar``, the evidence in closed form, where there is one.
         guess: ``(rows, numbers) -> (local values, log widths or None)``, arrays by row: roughly where each row's posterior
@@ -125,6 +126,7 @@ class RowModel:
     latents: Any = None
     transform: Callable[[Any, Theta, Row], tuple[Local, Scalar]] | None = None
     joint: Callable[..., Scalar] | None = None
+    moved: Callable[[Any, Theta, Row, Any], Any] | None = None
     size: int | None = None
     conjugacy: Conjugacy | None = None
     fixed: Mapping[str, Any] = field(default_factory=dict)

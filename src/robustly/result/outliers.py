@@ -158,6 +158,8 @@ class Judgement:
     """Of every law that was weighed, its probability."""
     doubt: str = ""
     """Why the list is to be read with care; empty where there is no reason."""
+    advice: str = ""
+    """What else to fit where many rows do not belong; empty where few do."""
 
     def listed(self, surprise: np.ndarray, fdr: float | None = None, level: float | None = None) -> np.ndarray:
         """Rows that do not belong, the surest first, among equals the more surprising.
@@ -193,7 +195,7 @@ class Judgement:
             f"Rows are judged by {self.law}. Listed are those, the surest first, whose mean probability of belonging to the "
             f"core stays below {fdr:g}; a false row is one of the core."
         )
-        return f"{how} {self.doubt}" if self.doubt else how
+        return " ".join(part for part in (how, self.doubt, self.advice) if part)
 
 
 def weights_of(candidates: Sequence[Candidate]) -> np.ndarray:

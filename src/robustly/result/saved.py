@@ -52,7 +52,7 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         meta["edge_chances"] = chances
     judged = _judgement(fit)
     if judged is not None:
-        meta["judgement"] = {"share": judged.share, "law": judged.law, "weights": judged.weights, "doubt": judged.doubt}
+        meta["judgement"] = {name: getattr(judged, name) for name in ("share", "law", "weights", "doubt", "advice")}
         parts = (("judged_probability", judged.probability), ("judged_tail", judged.tail))
         arrays = {**arrays, **{name: part for name, part in parts if part is not None}}
     arrays = {
@@ -137,7 +137,8 @@ def fields_of(meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> dict
     if "judgement" in meta:
         told = meta["judgement"]
         parts = arrays.get("judged_probability"), arrays.get("judged_tail")
-        saved["judgement"] = Judgement(*parts, told["share"], told["law"], dict(told["weights"]), told["doubt"])
+        words = told["doubt"], told.get("advice", "")
+        saved["judgement"] = Judgement(*parts, told["share"], told["law"], dict(told["weights"]), *words)
     return {
         "parameters": _parameters(meta, arrays),
         "labels": list(meta["labels"]),

@@ -63,6 +63,7 @@ def check_judgement(told: Any, arrays: Arrays, rows: int) -> None:
     need(isinstance(told, dict), "judgement is not a table")
     text_in(told, "law")
     text_in(told, "doubt")
+    need(isinstance(told.get("advice", ""), str), "the advice is not a text")
     share, weights = told.get("share"), told.get("weights")
     need(isinstance(share, int | float) and 0 <= share < 1, "the share of strayed rows is not between 0 and 1")
     need(
