@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 
-import cloudpickle
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
@@ -47,38 +46,6 @@ def frame():
     frame["yes"] = (rng.random(N) < 1.0 / (1.0 + np.exp(-2.0 * predictor))) ^ (rng.random(N) < 0.03)
     frame["yes"] = frame["yes"].astype(int)
     return frame
-
-
-@pytest.fixture(scope="module")
-def client_away():
-    """Two worker processes of one thread each; a worker that dies is started again."""
-    options = {"processes": True, "threads_per_worker": 1, "dashboard_address": None, "memory_limit": "2GiB"}
-    with distributed.LocalCluster(n_workers=2, **options) as cluster, distributed.Client(cluster) as client:
-        yield client
-
-
-@pytest.fixture
-def client(client_away):
-    with client_away.as_current():
-        yield client_away
-
-
-@pytest.fixture(scope="module")
-def client_near():
-    options = {"processes": False, "threads_per_worker": 1, "dashboard_address": None}
-    with distributed.LocalCluster(n_workers=2, **options) as cluster, distributed.Client(cluster) as client:
-        yield client
-
-
-@pytest.fixture
-def near(client_near, monkeypatch):
-    """Two workers in this process: passes are compiled once for all. That they could be sent away is looked at here."""
-    send = dask_module.DaskRows._send
-    monkeypatch.setattr(
-        dask_module.DaskRows, "_send", lambda self, one: (cloudpickle.loads(cloudpickle.dumps(one)), send(self, one))[1]
-    )
-    with client_near.as_current():
-        yield client_near
 
 
 def collection(frame, partitions):

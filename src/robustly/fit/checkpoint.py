@@ -196,6 +196,12 @@ class CheckpointedRows(Rows):
     def take(self, index: Any) -> ArrayRows:
         return self.inner.take(index)
 
+    def some(self, index: Any) -> Rows:
+        return self.inner.some(index)
+
+    def gather(self, chunk_pass: Pass, theta: Any, keep: Slot | None = None) -> dict[str, Any]:
+        return self.inner.gather(chunk_pass, theta, keep)
+
     def sample(self, n: int, seed: int = 0) -> ArrayRows:
         return self.inner.sample(n, seed)
 

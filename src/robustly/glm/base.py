@@ -29,7 +29,7 @@ from robustly.result import persist
 from robustly.result.fit import Fit
 from robustly.result.saved import to_saved
 from robustly.rows.anywhere import as_stored
-from robustly.rows.groups import Grouping, group_rows
+from robustly.rows.groups import group_rows
 from robustly.rows.labels import (
     RowLabels,
     as_numbers,
@@ -41,6 +41,9 @@ from robustly.rows.labels import (
     used_rows,
 )
 from robustly.rows.stored import Stored
+
+if TYPE_CHECKING:
+    from robustly.glm.grouped.plan import GroupDesign
 
 
 @with_parameters
@@ -287,10 +290,8 @@ class RowRegressor(Regressor, GLMEstimator):
     ) -> Any:
         refuse_no_response(y)
         family, stored = self._family(), as_stored(X)
-        if groups is not None and checkpoint is not None:
-            raise DataError("a fit with groups= keeps no checkpoint. Leave checkpoint= out.")
         if stored is not None and groups is not None:
-            return self._fit_stored_groups(stored, y, groups, sample_weight, offset, exposure, trials)
+            return self._fit_stored_groups(stored, y, groups, sample_weight, offset, exposure, trials, checkpoint)
         if stored is not None:
             there = self._stored_design(stored, y, sample_weight, offset, exposure, trials)
             needs = given_by_row(offset=offset, exposure=exposure, trials=trials)
@@ -299,33 +300,43 @@ class RowRegressor(Regressor, GLMEstimator):
         design, labels = self._design(X, response_of(X, y, family), sample_weight, offset, exposure, trials)
         given = given_by_row(offset=offset, exposure=exposure, trials=trials)
         if groups is not None:
+            from robustly.glm.grouped.design import intercepts_of
+
             refuse_other_length(len(design), "groups", groups)
-            keep_fit(self, self._fit_groups(design, family, group_rows(groups), labels))
+            effects = intercepts_of(group_rows(groups))
+            grouped = effects.design_of(design, np.ones((len(design), 1)))
+            keep_fit(self, self._fit_groups(grouped, family, labels, checkpoint))
             return self
         keep_fit(self, fit_glm(design, family, needs=given, labels=labels, checkpoint=checkpoint, **self._options()))
         return self
 
     def _fit_stored_groups(
-        self, X: Stored, y: Any, groups: Any, sample_weight: Any, offset: Any, exposure: Any, trials: Any
+        self,
+        X: Stored,
+        y: Any,
+        groups: Any,
+        sample_weight: Any,
+        offset: Any,
+        exposure: Any,
+        trials: Any,
+        checkpoint: Any,
     ) -> Any:
-        """The same of rows in files, with the names of columns, or columns of the same rows."""
+        """The same of rows that are not in memory, with the names of columns, or columns of the same rows."""
         from robustly.glm.stored import stored_design_in_groups
 
         given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
-        design, grouping = stored_design_in_groups(
+        there = stored_design_in_groups(
             X, y, given, groups, self._family(), intercept=self.fit_intercept, ridge=self.alpha
         )
-        self._take_names(design)
-        keep_fit(self, self._fit_groups(design, self._family(), grouping, RowLabels()))
+        self._take_names(there.design)
+        keep_fit(self, self._fit_groups(there, self._family(), RowLabels(), checkpoint))
         return self
 
-    def _fit_groups(self, design: Design, family: Family, grouping: Grouping, labels: RowLabels) -> Fit:
+    def _fit_groups(self, given: GroupDesign, family: Family, labels: RowLabels, checkpoint: Any) -> Fit:
         """Rows whose groups have intercepts of their own."""
-        from robustly.glm.grouped.design import INTERCEPT, group_design
         from robustly.glm.grouped.fit import fit_grouped
 
         asked = self._options()
-        given = group_design(design, grouping, np.ones((len(design), 1)), (INTERCEPT,), ((0, 0),))
         local = asked.get("local")
         heavy = asked.get("prior", "normal") == "student_t"
         errors = isinstance(family, Normal) and local in ("auto", "dispersion")
@@ -339,6 +350,7 @@ class RowRegressor(Regressor, GLMEstimator):
             dof=degrees if errors else None,
             max_iter=max(asked["max_iter"], 100),
             labels=labels,
+            checkpoint=checkpoint,
         )
 
     def predict(

@@ -157,8 +157,6 @@ def glm(
         na_action=na_action,
     )
     if rows.groups is not None:
-        if checkpoint is not None:
-            raise ModelError("a regression with groups keeps no checkpoint. Leave checkpoint= out.")
         asked = {
             "prior": prior,
             "approx": approx,
@@ -179,6 +177,7 @@ def glm(
             formula=rows.columns,
             effects=rows.effects,
             labels=rows.labels,
+            checkpoint=checkpoint,
             **{name: value for name, value in asked.items() if value != WITHOUT_GROUPS[name]},
         )
     if (group_law, group_dof) != ("normal", None):

@@ -22,10 +22,10 @@ from robustly.glm.formula_nodes import Category, Column, Expression, Learned, co
 from robustly.glm.formula_parse import parse
 from robustly.glm.formula_rows import FormulaRows, column_of, learn_offset, read_left
 from robustly.glm.formula_spec import FormulaColumns, Side, factors_of, learn, needed
-from robustly.glm.grouped.design import effects_form
+from robustly.glm.grouped.design import effects_form, intercepts_of
+from robustly.glm.grouped.plan import GroupDesign
 from robustly.glm.grouped.stored import (
     GroupedRecipe,
-    sorted_design,
     stored_effects,
     stored_group_design,
     stored_grouping,
@@ -35,8 +35,6 @@ from robustly.glm.predictive import Fitted, GLMPredictive, of_kind
 from robustly.model.linear import Design
 from robustly.model.read_design import DATA, design_of, read_offset, read_response
 from robustly.rows.anywhere import along, rows_from
-from robustly.rows.groups import Grouping
-from robustly.rows.sorted_files import refuse_unsorted
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Layout, Stored, column_as_it_is
 from robustly.rows.streamed import Recipe, StreamedRows
@@ -117,16 +115,13 @@ def _bare_responses(rows: Rows, asked: Sequence[Stored], recipe: Recipe) -> Rows
 
 def stored_design_in_groups(
     X: Stored, y: Any, given: Mapping[str, Any], groups: Any, family: Family, *, intercept: bool, ridge: float
-) -> tuple[Design, Grouping]:
-    """The same of rows in groups, which are sorted by a column of labels."""
-    refuse_unsorted(X)
+) -> GroupDesign:
+    """The same of rows in groups, which are sorted by a column of labels and have an intercept each."""
     labels = along(X, groups, "groups")
     asked, recipe = _columns_of_design(X, y, given, (), (labels,))
-    rows = rows_from(asked, Layout(GroupedRecipe(recipe, family), DATA))
-    design, grouping, _ = sorted_design(
-        rows, stored_grouping(labels), lambda found: _design_from(found, asked[0], intercept, ridge)
-    )
-    return design, grouping
+    rows = rows_from(asked, Layout(GroupedRecipe(recipe, family), DATA, as_cut=True))
+    effects = intercepts_of(stored_grouping(labels))
+    return stored_group_design(rows, effects, lambda found: _design_from(found, asked[0], intercept, ridge))
 
 
 def _columns_of_design(
@@ -208,8 +203,6 @@ def read_stored_formula(
     named = {label: name for label, name in given.items() if name is not None}
     plain, bars = take_bars(formula)
     told_apart = {name for bar in bars for name in bar.groups}
-    if bars:
-        refuse_unsorted(data)
     core, parsed, added, offset_forms = parse(plain, [name for name in there if name not in told_apart])
     forms = (parsed.lhs, parsed.rhs, *offset_forms, *(effects_form(bar, plain, there)[1] for bar in bars))
     for name in sorted(told_apart.union(*(needed(form, there) for form in forms))):
@@ -242,9 +235,9 @@ def read_stored_formula(
         design = designed(rows, _bare_responses(rows, [some], bare))
         return FormulaRows(design, chosen, columns)
     effects = stored_effects(bars, frame, plain, there, lambda form: learn(form, first, states, levels))
-    rows = rows_from([frame], Layout(GroupedRecipe(recipe, chosen, effects.columns), DATA))
-    design, groups = stored_group_design(rows, effects, designed)
-    return FormulaRows(design, chosen, columns, groups, effects.columns)
+    rows = rows_from([frame], Layout(GroupedRecipe(recipe, chosen, effects.columns), DATA, as_cut=True))
+    groups = stored_group_design(rows, effects, designed)
+    return FormulaRows(groups.design, chosen, columns, groups, effects.columns)
 
 
 def _as_frame(frame: pd.DataFrame) -> tuple[Data, None]:

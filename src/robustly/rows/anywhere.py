@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from robustly.errors import DataError
+from robustly.rows.dask import DaskRows
+from robustly.rows.groups import Grouping, GroupRows
+from robustly.rows.sorted_files import read_grouping, sorted_by_group
 from robustly.rows.store import Rows
 from robustly.rows.stored import Layout, Stored
+from robustly.rows.streamed import StreamedRows
+
+if TYPE_CHECKING:
+    from robustly.rows.dask_groups import DaskGroupRows
 
 
 def as_stored(value: Any) -> Stored | None:
@@ -37,6 +44,31 @@ def along(rows: Stored, given: Any, label: str) -> Stored:
             "rows."
         )
     return found
+
+
+def grouping_from(labels: Rows, name: str) -> Grouping:
+    """The groups of rows that have nothing but the label of their group, in the order of their first rows."""
+    if isinstance(labels, StreamedRows):
+        return read_grouping(labels, name)
+    from robustly.rows.dask_groups import dask_grouping
+
+    assert isinstance(labels, DaskRows)
+    return dask_grouping(labels, name)
+
+
+def sorted_from(
+    rows: Rows, grouping: Grouping, inner: Grouping | None = None
+) -> tuple[GroupRows | DaskGroupRows, Grouping, tuple[str, ...]]:
+    """The same rows in groups, the grouping of rows so kept, and a note where they had stood apart.
+
+    After the arrays of the rows come their weights, and the numbers of the groups within the groups where there are such.
+    """
+    if isinstance(rows, StreamedRows):
+        return sorted_by_group(rows, grouping, inner)
+    from robustly.rows.dask_groups import shuffled_by_group
+
+    assert isinstance(rows, DaskRows)
+    return shuffled_by_group(rows, grouping, inner)
 
 
 def in_memory_if_stored(value: Any) -> Any:

@@ -26,6 +26,7 @@ from robustly.rows.dask_tasks import (
     facts_of_part,
     look_at,
     reweigh,
+    run_all_by_row,
     run_by_row,
     run_pass,
     shapes_of,
@@ -165,7 +166,7 @@ class DaskRows(Rows):
         each = [da.from_delayed(one, (count, *shape), kind) for one, count in zip(futures, self.counts)]
         return da.concatenate(each)
 
-    def _send(self, chunk_pass: Pass) -> Any:
+    def _send(self, chunk_pass: Any) -> Any:
         try:
             if chunk_pass not in self._sent:
                 self._sent[chunk_pass] = dask_client().submit(as_it_is, chunk_pass, pure=False)
@@ -210,6 +211,16 @@ class DaskRows(Rows):
 
     def sample(self, n: int, seed: int = 0) -> ArrayRows:
         return self.take(np.arange(len(self)) if n >= len(self) else sample_places(n, len(self), seed))
+
+    def gather(self, chunk_pass: Pass, theta: Any, keep: Slot | None = None) -> dict[str, Any]:
+        client = dask_client()
+        before = (self._states.get(keep) if keep is not None else None) or [None] * len(self.parts)
+        run, at = self._send(chunk_pass), client.submit(as_it_is, theta, pure=False)
+        found = gathered(client, [
+            client.submit(run_all_by_row, run, at, part, state, self._cutting, pure=False, retries=RETRIES)
+            for part, state in zip(self.parts, before)
+        ])  # fmt: skip
+        return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
 
     def weighed(self, weight: Any) -> DaskRows:
         client, weight = dask_client(), np.asarray(weight, dtype=float)

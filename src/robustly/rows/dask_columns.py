@@ -77,7 +77,7 @@ class DaskColumns(Stored):
                 raise DataError(
                     "columns of one fit live in one place, but beside Dask collections something else came."
                 )
-        blocks = [one.blocks() for one in asked]
+        blocks = [one.blocks(as_cut=layout.as_cut) for one in asked]
         if len({len(found) for found in blocks}) > 1:
             blocks = [one.blocks(as_cut=True) for one in asked]
         for one, found in zip(asked, blocks):

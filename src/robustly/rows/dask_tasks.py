@@ -73,6 +73,15 @@ def run_by_row(chunk_pass: Pass, theta: Any, part: Any, before: Any, cutting: Cu
     return np.concatenate([by_unit[name] for _, (_, by_unit, _) in _each(chunk_pass, theta, part, before, cutting)])
 
 
+def run_all_by_row(chunk_pass: Pass, theta: Any, part: Any, before: Any, cutting: Cutting) -> dict[str, np.ndarray]:
+    """All that a pass gives by row of a partition."""
+    keep_for_next_chunk()
+    if isinstance(part, RaggedRows):
+        return dict(_ragged(chunk_pass, theta, part, before, False)[0].by_unit)
+    found = [by_unit for _, (_, by_unit, _) in _each(chunk_pass, theta, part, before, cutting)]
+    return {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+
+
 def _ragged(chunk_pass: Pass, theta: Any, part: RaggedRows, before: Any, keeps: bool) -> tuple[Mapped, Any]:
     """A pass over documents. Passes write into the states they are given, and those of a task may be needed again."""
     slot, rows = Slot(), replace(part, threads=1, _states=WeakKeyDictionary())

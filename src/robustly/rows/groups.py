@@ -6,7 +6,7 @@ which each of them begins. What it returns by unit lines up with the groups, in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,15 +41,25 @@ class Grouping:
         return np.diff(self.starts)
 
     @property
+    def row_count(self) -> int:
+        return int(self.starts[-1])
+
+    def pairs_with(self, other: Grouping) -> np.ndarray:
+        """The different pairs of a row's group and its group in another grouping, in the order of their first rows: (pairs, 2)."""
+        both = self.of_row * len(other) + other.of_row
+        first = np.sort(np.unique(both, return_index=True)[1])
+        return np.stack(np.divmod(both[first], len(other)), axis=1)
+
+    def then_by(self, inner: Grouping) -> Grouping:
+        """The same groups, within which rows are in the order of others."""
+        return replace(self, order=np.lexsort((inner.of_row, self.of_row)))
+
+    @property
     def of_row(self) -> np.ndarray:
         """The group of every row, in the order of the data."""
         found = np.empty(len(self.order), dtype=int)
         found[self.order] = np.repeat(np.arange(len(self)), self.sizes)
         return found
-
-    def kept_at(self, rows: slice) -> Any:
-        """Where rows are kept, by their places in the order of the groups."""
-        return rows if self.is_sorted else self.order[rows]
 
     def in_data_order(self, kept: np.ndarray) -> np.ndarray:
         """Values in the order in which rows are kept, in the order of the data."""
@@ -117,6 +127,14 @@ class GroupRows(ArrayRows):
         part = tuple(np.ascontiguousarray(array[starts[0] : starts[-1]]) for array in self.data)
         return (*part, starts - starts[0]), self.weight[place]
 
+    def remade(self, make: Callable[[GroupRows], GroupRows]) -> GroupRows:
+        """The same groups with other arrays, made of these."""
+        return make(self)
+
+    def by_rows(self, count: int, weight: int) -> ArrayRows:
+        """The rows as units of their own, in the order of their groups: the first arrays, and another as weights."""
+        return rows_of_groups(self, count, weight)
+
     def take(self, index: Any) -> GroupRows:
         """Some of the groups."""
         chosen = np.arange(len(self))[index]
@@ -132,14 +150,38 @@ class GroupRows(ArrayRows):
         )
 
 
+@dataclass(frozen=True, eq=False)
+class InOrder:
+    """An array in another order, made where it is asked for."""
+
+    array: Any
+    order: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def __getitem__(self, rows: Any) -> Any:
+        return self.array[self.order[rows]]
+
+
 def rows_in_groups(data: Data, grouping: Grouping, labels: tuple[str, ...] = ()) -> GroupRows:
-    """Arrays with one entry a row, as rows are kept, sorted into groups; every group counts once."""
-    return GroupRows(
-        tuple(_by_group(array, grouping) for array in data),
-        np.ones(len(grouping)),
-        labels=labels,
-        starts=np.asarray(grouping.starts),
-    )
+    """Arrays with one entry a row, sorted into groups; every group counts once."""
+    found = tuple(_by_group(array, grouping) for array in data)
+    return GroupRows(found, np.ones(len(grouping)), labels=labels, starts=np.asarray(grouping.starts))
+
+
+def rows_of_groups(groups: GroupRows, count: int, weight: int) -> ArrayRows:
+    """As :meth:`GroupRows.by_rows`."""
+    return ArrayRows(groups.data[:count], groups.data[weight], labels=groups.labels[:count])
+
+
+def cut_by_group(values: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Values by row as one entry a group: the values of its rows."""
+    found = np.empty(len(starts) - 1, dtype=object)
+    for group in range(len(found)):
+        found[group] = values[starts[group] : starts[group + 1]]
+    return found
 
 
 def one_if_constant(array: np.ndarray) -> np.ndarray:
@@ -148,7 +190,9 @@ def one_if_constant(array: np.ndarray) -> np.ndarray:
     return np.broadcast_to(array[:1].copy(), array.shape) if same else array
 
 
-def _by_group(array: np.ndarray, grouping: Grouping) -> np.ndarray:
+def _by_group(array: Any, grouping: Grouping) -> Any:
+    if isinstance(array, InOrder):
+        return array
     slim = one_if_constant(array)
     return slim[grouping.order] if slim is array and not grouping.is_sorted else slim
 

@@ -13,24 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from robustly.errors import DataError, PersistError
-from robustly.rows.arrays import ArrayRows
-from robustly.rows.groups import Grouping, group_rows, grouping_of
+from robustly.errors import PersistError
+from robustly.rows.groups import Grouping, GroupRows, group_rows, grouping_of
 from robustly.rows.scratch import nameless_file
-from robustly.rows.store import Data, Rows
-from robustly.rows.stored import Stored
+from robustly.rows.store import Data
 from robustly.rows.streamed import StreamedRows
-
-
-def refuse_unsorted(stored: Stored) -> None:
-    """Rows that cannot be sorted into groups here, by where they are."""
-    from robustly.rows.parquet import ParquetColumns
-
-    if not isinstance(stored, ParquetColumns):
-        raise DataError(
-            f"effects of groups need rows in memory or in Parquet files, and these are in {stored.where}. Write them to a folder, "
-            "frame.to_parquet(folder), and fit rb.parquet(folder)."
-        )
 
 
 @dataclass(frozen=True)
@@ -44,7 +31,7 @@ class GroupsOfPiece:
         return found.of_row, found.labels
 
 
-def read_grouping(labels: Rows, name: str) -> Grouping:
+def read_grouping(labels: StreamedRows, name: str) -> Grouping:
     """The groups of rows that have nothing but the label of their group, in the order of their first rows."""
     known: dict[Any, int] = {}
     codes = [
@@ -54,9 +41,13 @@ def read_grouping(labels: Rows, name: str) -> Grouping:
     return grouping_of(np.concatenate(codes), list(known), name)
 
 
-def sorted_by_group(rows: Rows, grouping: Grouping) -> tuple[ArrayRows, Grouping, tuple[str, ...]]:
-    """The same rows in the order of their groups, in files, the grouping of rows so kept, and a note where they had stood apart."""
-    assert isinstance(rows, StreamedRows)
+def sorted_by_group(
+    rows: StreamedRows, grouping: Grouping, inner: Grouping | None = None
+) -> tuple[GroupRows, Grouping, tuple[str, ...]]:
+    """The same rows in groups, in files, the grouping of rows so kept, and a note where they had stood apart.
+
+    After the arrays of the rows come their weights, and the numbers of the groups within the groups where there are such.
+    """
     place_of = np.empty(len(rows), dtype=np.int64)
     place_of[grouping.order] = np.arange(len(rows))
     arrays: list[np.ndarray] = []
@@ -65,8 +56,8 @@ def sorted_by_group(rows: Rows, grouping: Grouping) -> tuple[ArrayRows, Grouping
         arrays = arrays or [_mapped(len(rows), part) for part in parts]
         for array, part in zip(arrays, parts):
             array[place_of[place]] = part
-    *data, weight = arrays
-    found = ArrayRows(tuple(data), weight, rows.chunk, rows.labels, rows.padded)
+    within = () if inner is None else (inner.of_row[grouping.order],)
+    found = GroupRows((*arrays, *within), np.ones(len(grouping)), labels=rows.labels, starts=grouping.starts)
     apart = not np.array_equal(grouping.order, np.arange(len(rows)))
     return found, replace(grouping, is_sorted=True), (_note(grouping.name, arrays),) if apart else ()
 

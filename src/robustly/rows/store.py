@@ -98,6 +98,14 @@ class Rows(ABC):
             f"{type(self).__name__} gives no single rows. Fit rows in memory, in Parquet files or in Dask."
         )
 
+    def some(self, index: Any) -> Rows:
+        """Some of the rows, by their numbers in ascending order, as a store of their own where these are."""
+        return self.take(index)
+
+    def gather(self, chunk_pass: Pass, theta: Any, keep: Slot | None = None) -> dict[str, Any]:
+        """What a pass gives by unit, all of it in memory."""
+        return {name: np.asarray(value) for name, value in self.map(chunk_pass, theta, keep).by_unit.items()}
+
     def cut_into(self, chunk: int) -> Rows:
         """The same rows in chunks of another size, where the store can choose it."""
         return self

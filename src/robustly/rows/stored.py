@@ -29,6 +29,8 @@ class Layout:
     padded: bool = True
     many_passes: bool = False
     """Whether rows will be read so often that files are to be decoded once, into plain numbers."""
+    as_cut: bool = False
+    """Whether partitions have to be those of other stores of the same collection."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -253,7 +253,7 @@ def _reordered(given: GroupDesign, order: list[int]) -> GroupDesign:
     return replace(
         given,
         inner=None if given.inner is None else replace(given.inner, first=outer),
-        columns=np.ascontiguousarray(given.columns[:, order]),
+        order=tuple(given.order[i] for i in order),
         sizes=given.sizes[order],
         terms=tuple(given.terms[i] for i in order),
         entries=entries,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -16,10 +16,16 @@ from robustly.glm.formula_parse import parse
 from robustly.glm.formula_spec import FormulaColumns, Learnt, factors_of, learn, needed, refuse_not_computable
 from robustly.glm.grouped.plan import GroupDesign, InnerGroups
 from robustly.model.linear import Design
-from robustly.rows.groups import Grouping, group_rows, one_if_constant
+from robustly.rows.groups import Grouping, GroupRows, InOrder, group_rows, rows_in_groups
+from robustly.rows.store import Data
+
+if TYPE_CHECKING:
+    from robustly.rows.dask_groups import DaskGroupRows
 
 MOST_EFFECTS = 3
 INTERCEPT = "Intercept"
+# What is kept of rows in groups; after it, of groups within groups, the row's.
+KEPT = ("X", "offset", "y", "trials", "effects", "weight")
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +102,8 @@ class Effects:
 
     grouping: Grouping
     inner: Grouping | None
+    owner: np.ndarray
+    """The group of each inner group."""
     columns: EffectColumns
     blocks: list[np.ndarray]
     """The columns of each bar's effects, of the rows by which it was learnt."""
@@ -105,11 +113,24 @@ class Effects:
 
     def design_of(self, design: Design, columns: np.ndarray) -> GroupDesign:
         """The groups with a design and columns of the effects, both in the order in which rows are kept."""
-        given = group_design(design, self.grouping, columns, tuple(term for _, term in self.terms), tuple(self.entries))
+        of_row = () if self.inner is None else (self.inner.of_row,)
+        return self.kept_as(design, kept_in_memory(design, self.grouping, columns, *of_row))
+
+    def kept_as(self, design: Design, kept: GroupRows | DaskGroupRows) -> GroupDesign:
+        """The groups with a design and the rows in their order."""
+        given = group_design(design, self.grouping, kept, tuple(term for _, term in self.terms), tuple(self.entries))
         if self.inner is None:
             return given
         first = sum(group == self.grouping.name for group, _ in self.terms)
-        return replace(given, inner=InnerGroups(self.inner.name, self.inner.labels, self.inner.of_row, first))
+        return replace(
+            given, inner=InnerGroups(self.inner.name, self.inner.labels, self.inner.sizes, self.owner, first)
+        )
+
+
+def intercepts_of(grouping: Grouping) -> Effects:
+    """Groups that have an intercept of their own and nothing else."""
+    name = grouping.name
+    return Effects(grouping, None, np.zeros(0, int), EffectColumns((name,), ()), [], [(name, INTERCEPT)], [(0, 0)])
 
 
 def read_effects(
@@ -120,7 +141,7 @@ def read_effects(
     learnt: Callable[[Any], Learnt],
 ) -> Effects:
     """The effects of a formula's bars, whose groups have been found; ``learnt(form)`` learns the columns of one bar."""
-    grouping, inner = _levels(found)
+    grouping, inner, owner = _levels(found)
     # Effects of the units come first, those of groups within them after.
     ordered = sorted(bars, key=lambda bar: bar.name != grouping.name)
     parts: list[FormulaColumns] = []
@@ -146,7 +167,7 @@ def read_effects(
         )
     groups = {bar.name: bar.groups for bar in bars}
     columns = EffectColumns(groups[grouping.name], tuple(parts), () if inner is None else groups[inner.name])
-    return Effects(grouping, inner, columns, blocks, terms, entries)
+    return Effects(grouping, inner, owner, columns, blocks, terms, entries)
 
 
 def effects_form(bar: Bar, formula: str, there: Sequence[str]) -> tuple[str, Any]:
@@ -157,10 +178,17 @@ def effects_form(bar: Bar, formula: str, there: Sequence[str]) -> tuple[str, Any
     return core, parsed.rhs
 
 
+def kept_in_memory(design: Design, grouping: Grouping, columns: np.ndarray, *inner: np.ndarray) -> GroupRows:
+    """The rows of a design in the order of their groups; columns of effects and inner groups are in the order of the data."""
+    by_row = [np.broadcast_to(part, len(design)) for part in (design.offset, design.y, design.trials)]
+    matrix = InOrder(design.matrix, grouping.order)
+    return rows_in_groups((matrix, *by_row, columns, design.rows.weight, *inner), grouping, KEPT)
+
+
 def group_design(
     design: Design,
     grouping: Grouping,
-    columns: np.ndarray,
+    kept: GroupRows | DaskGroupRows,
     terms: tuple[str, ...],
     entries: tuple[tuple[int, int], ...],
 ) -> GroupDesign:
@@ -169,10 +197,15 @@ def group_design(
         raise ModelError(
             f'all rows are in one group of "{grouping.name}", so effects of groups cannot be told. Leave the bar out.'
         )
-    sizes = np.sqrt(np.mean(columns**2, axis=0))
+    sizes = np.sqrt(kept.map(squares_of_effects, None).sums["squares"] / grouping.row_count)
     if np.any(sizes == 0):
         raise ModelError(f'the effect "{terms[int(np.argmin(sizes))]}" has a column of zeros. Leave it out.')
-    return GroupDesign(design, grouping, one_if_constant(columns / sizes), sizes, terms, entries)
+    return GroupDesign(design, grouping, kept, sizes, terms, entries, tuple(range(len(terms))))
+
+
+def squares_of_effects(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    """A pass that adds up squares of the effects' columns."""
+    return {"squares": np.sum(data[4] ** 2, axis=0)}, {}, None
 
 
 def grouping_columns(bars: Sequence[Bar]) -> list[tuple[str, ...]]:
@@ -186,11 +219,11 @@ def grouping_columns(bars: Sequence[Bar]) -> list[tuple[str, ...]]:
     return different
 
 
-def _levels(found: Sequence[Grouping]) -> tuple[Grouping, Grouping | None]:
-    """The groups that are units, and the groups within them if there are; their rows in the order of both."""
+def _levels(found: Sequence[Grouping]) -> tuple[Grouping, Grouping | None, np.ndarray]:
+    """The groups that are units, the groups within them if there are, and the group of each; rows are in the order of both."""
     if len(found) == 1:
-        return found[0], None
-    crossed = pd.DataFrame({"a": found[0].of_row, "b": found[1].of_row}).drop_duplicates()
+        return found[0], None, np.zeros(0, int)
+    crossed = pd.DataFrame(found[0].pairs_with(found[1]), columns=["a", "b"])
     within = [not crossed[name].duplicated().any() for name in ("b", "a")]
     outer, inner = found if within[0] else found[::-1]
     if not any(within):
@@ -205,5 +238,6 @@ def _levels(found: Sequence[Grouping]) -> tuple[Grouping, Grouping | None]:
             f"the groups {names(one.name for one in found)} have the same rows, so their effects are the same thing. Leave one "
             "of them out."
         )
-    order = np.lexsort((inner.of_row, outer.of_row))
-    return replace(outer, order=order), inner
+    owner = np.empty(len(inner), dtype=int)
+    owner[crossed["b" if within[0] else "a"]] = crossed["a" if within[0] else "b"]
+    return outer.then_by(inner), inner, owner

@@ -25,8 +25,10 @@ Climb = Callable[[Array, Array], tuple[Array, Array]]
 # Points of a dimension, by how many dimensions there are.
 NODES = {1: 25, 2: 11, 3: 7}
 COARSE = {1: 7, 2: 5, 3: 3}
-# Groups whose rows leave effects this share of their spread have posteriors close to normal: fewer points do.
-CERTAIN, FEW = 0.3, {1: 11, 2: 7, 3: 5}
+# Groups whose rows leave effects this share of their spread, and predictors a standard deviation of less than these, have posteriors
+# close to normal: so many points do. In one dimension they are off by some 1e-11.
+CERTAIN = 0.3
+FEW = {1: ((0.06, 11), (0.15, 15), (0.2, 19)), 2: ((0.12, 7),), 3: ((0.12, 5),)}
 # Points of each of the four half-lines around the two centres of a heavy-tailed law.
 HALF_LINE = 24
 # Rungs of a ladder on which the ends of the mass are looked for, and how many nats below the top there is none.
@@ -46,6 +48,24 @@ def hermite_around(mode: Array, root: Array, count: int) -> tuple[Array, Array]:
     log_weight = log_weight + 0.5 * np.square(nodes).sum(axis=1) + 0.5 * dim * LOG_2PI
     v = mode[:, None, :] + np.einsum("gab,kb->gka", root, nodes)
     return v, log_weight + np.log(np.abs(np.linalg.det(root)))[:, None]
+
+
+def hermite_where(mode: Array, root: Array, sd: Array, coarse: bool, finer: int) -> tuple[Array, Array]:
+    """The same with fewer points in groups of certain effects: each by itself, whichever others are in its chunk."""
+    dim = mode.shape[1]
+    if coarse or finer > 1:
+        return hermite_around(mode, root, finer * (COARSE if coarse else NODES)[dim])
+    counts = np.full(len(mode), NODES[dim])
+    certain = np.max(np.abs(root), axis=(1, 2)) < CERTAIN
+    for below, count in reversed(FEW[dim]):
+        counts[certain & (sd < below)] = count
+    most = counts.max() ** dim
+    # Points beyond a group's own count for nothing.
+    v, log_weight = np.repeat(mode[:, None, :], most, axis=1), np.full((len(mode), most), -np.inf)
+    for count in np.unique(counts):
+        some = np.flatnonzero(counts == count)
+        v[some, : count**dim], log_weight[some, : count**dim] = hermite_around(mode[some], root[some], int(count))
+    return v, log_weight
 
 
 class EffectLaw(ABC):
@@ -87,15 +107,15 @@ class EffectLaw(ABC):
         """Beyond this distance from its centre the law has no mass to speak of."""
 
     def points(
-        self, mode: Array, root: Array, psi: Array, joint: Joint, climb: Climb, coarse: bool, finer: int = 1
+        self, mode: Array, root: Array, sd: Array, psi: Array, joint: Joint, climb: Climb, coarse: bool, finer: int = 1
     ) -> tuple[Array, Array]:
         """Points (groups, k, q) and log weights (groups, k) of a rule around the groups' modes with their widths.
 
+        `sd` is that of the rows' predictors in each group, beside the scale of the responses where there is one.
         `joint` gives the log density of the groups' rows and effects at any effects (groups, k, q); `climb` modes and widths
         under normal effects with given precisions by group, from where to start.
         """
-        certain = finer == 1 and np.max(np.abs(root)) < CERTAIN
-        return hermite_around(mode, root, finer * (COARSE if coarse else FEW if certain else NODES)[mode.shape[1]])
+        return hermite_where(mode, root, sd, coarse, finer)
 
 
 @dataclass(frozen=True)
@@ -131,7 +151,7 @@ class HeavyEffects(EffectLaw):
     has_two_centres: ClassVar[bool] = True
 
     def points(
-        self, mode: Array, root: Array, psi: Array, joint: Joint, climb: Climb, coarse: bool, finer: int = 1
+        self, mode: Array, root: Array, sd: Array, psi: Array, joint: Joint, climb: Climb, coarse: bool, finer: int = 1
     ) -> tuple[Array, Array]:
         width, count = np.clip(root[:, 0, 0], 1e-6, 1e3), (HALF_LINE // 2 if coarse else HALF_LINE) * finer
         # Rows may cut the law's tails off like a wall, which a rule of few points does not see from far away.
@@ -162,12 +182,12 @@ class StudentEffects(HeavyEffects):
         return float(np.exp(min(30.0 * np.exp(-psi[0]) + 2.0, 16.0)))
 
     def points(
-        self, mode: Array, root: Array, psi: Array, joint: Joint, climb: Climb, coarse: bool, finer: int = 1
+        self, mode: Array, root: Array, sd: Array, psi: Array, joint: Joint, climb: Climb, coarse: bool, finer: int = 1
     ) -> tuple[Array, Array]:
         """In more dimensions effects are normal given a precision of the group's, gamma distributed, which is integrated too."""
         dim, dof = mode.shape[1], float(np.exp(psi[0]))
         if dim == 1:
-            return super().points(mode, root, psi, joint, climb, coarse, finer)
+            return super().points(mode, root, sd, psi, joint, climb, coarse, finer)
         from scipy.stats import gamma
 
         law = gamma(0.5 * dof, scale=2.0 / dof)
@@ -187,14 +207,13 @@ class StudentEffects(HeavyEffects):
         middle = np.clip(ladder[best], low + 1e-3 * (top - low), top - 1e-3 * (top - low))
         node, share = np.polynomial.legendre.leggauss(finer * (3 * MIXED // 4 if coarse else MIXED))
         sides = [(middle, top - middle), (middle, low - middle)]
-        count = finer * (COARSE if coarse else FEW if finer == 1 and np.max(np.abs(root)) < CERTAIN else NODES)[dim]
         v, log_weight = [], []
         for start, length in sides:
             here = mode
             for x, part in zip(0.5 * (node + 1.0), 0.5 * share):
                 t = (start + x * length)[:, None]
                 here, width = climb(np.exp(t[:, 0]), here)
-                some, weight = hermite_around(here, width, count)
+                some, weight = hermite_where(here, width, sd, coarse, finer)
                 given = normal(some, t) + law.logpdf(np.exp(t)) + t + np.log(part * np.abs(length))[:, None]
                 v.append(some)
                 log_weight.append(weight + given - self.log_density(some, psi)[0])

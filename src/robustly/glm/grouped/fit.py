@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
 
 from robustly.errors import ModelError, names
+from robustly.fit.checkpoint import CheckpointedRows, checkpointed
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.search import search
 from robustly.glm.asked import LocalChoice, law_of
 from robustly.glm.families import Family, Normal, Poisson
+from robustly.glm.fit import ResponseLook
 from robustly.glm.grouped.design import MOST_EFFECTS, EffectColumns
 from robustly.glm.grouped.effects import effect_law
 from robustly.glm.grouped.plan import GroupDesign, GroupPlan
@@ -38,6 +41,7 @@ def fit_grouped(
     formula: Any = None,
     effects: EffectColumns | None = None,
     labels: RowLabels = RowLabels(),  # noqa: B008
+    checkpoint: Any = None,
     **others: Any,
 ) -> Fit:
     """Fit a regression with effects of groups and say how it went.
@@ -51,6 +55,7 @@ def fit_grouped(
             have a multivariate Student t (Pinheiro, Liu & Wu 2001).
         group_dof: degrees of freedom of Student-t effects or of groups' precisions; None fits them.
         dof: degrees of freedom of Student-t errors; None fits them.
+        checkpoint: a folder for what passes over the groups found, from which the same call goes on.
     """
     if others:
         raise ModelError(
@@ -58,8 +63,13 @@ def fit_grouped(
         )
     if not tol > 0 or max_iter < 1:
         raise ModelError(f"tol is above 0 and max_iter at least 1; got {tol} and {max_iter}.")
-    notes = family.check_response(given.design.y, given.design.trials)
+    looked = given.design.rows.each_piece(ResponseLook(family))
+    notes = tuple(dict.fromkeys(note for said, _ in looked for note in said))
     chosen = None if local == "auto" else local
+    if chosen == "contaminated" and given.design.rows.here is None:
+        raise ModelError(
+            'local="contaminated" needs rows in memory or in files. Take local="dispersion" or "label", or fit a sample.'
+        )
     law = law_of(family, chosen, "normal")
     if not law.closed:
         raise ModelError(
@@ -77,12 +87,34 @@ def fit_grouped(
     _refuse_confounded(given, family)
     # Rows that are integrated themselves have values with a little noise, which no step can climb.
     plan = GroupPlan(law, laws, held, Stop(tol if law.rule is None else max(tol, NOISE), max_iter))
-    found = search(grouped_regression(given, plan), plan.stop)
+    with checkpointed(given.design.rows, checkpoint, _told_of(given, plan)) as rows:
+        kept = given.logged(rows) if isinstance(rows, CheckpointedRows) else given
+        found = search(grouped_regression(kept, plan), plan.stop)
     fit = grouped_fit(
         found, plan, chosen, group_law, (*given.design.notes, *labels.note(), *notes), formula, effects, labels
     )
     warn_unless_converged(fit.outcome)
     return fit
+
+
+def _told_of(given: GroupDesign, plan: GroupPlan) -> str:
+    """What is fitted and how, in words that differ where the answer would."""
+    groups = hashlib.sha256(repr(given.grouping.labels).encode() + np.asarray(given.grouping.starts).tobytes())
+    inner = None if given.inner is None else (given.inner.name, given.inner.sizes.tolist())
+    shown = {
+        "terms": given.design.terms,
+        "ridge": given.design.ridge,
+        "family": repr(plan.law.family),
+        "law": f"{type(plan.law).__qualname__}{plan.law.names}",
+        "effects": f"{type(plan.effects).__qualname__} of {list(zip(given.names, given.terms, given.sizes.tolist()))}",
+        "entries": given.entries,
+        "groups": groups.hexdigest()[:16],
+        "inner groups": inner if inner is None else hashlib.sha256(repr(inner).encode()).hexdigest()[:16],
+        "held": plan.held,
+        "tol": plan.stop.rtol,
+        "max_iter": plan.stop.max_steps,
+    }
+    return ", ".join(f"{name}: {value}" for name, value in shown.items())
 
 
 def _held(value: float | str | None, name: str, there: tuple[str, ...], who: str) -> dict[str, float]:
@@ -129,7 +161,7 @@ def _refuse_too_many(given: GroupDesign, family: Family, chosen: LocalChoice, gr
 def _refuse_confounded(given: GroupDesign, family: Family) -> None:
     levels = {given.grouping.name: given.grouping.sizes}
     if given.inner is not None:
-        levels[given.inner.name] = np.bincount(given.inner.of_row)
+        levels[given.inner.name] = given.inner.sizes
     single = next((name for name, sizes in levels.items() if np.all(sizes <= 1)), None)
     if isinstance(family, Normal) and single is not None:
         raise ModelError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,12 +18,12 @@ from robustly.glm.core_scores import OddsOf
 from robustly.glm.grouped.core_spread import Core, core_estimates, find_core
 from robustly.glm.grouped.effects import NormalEffects
 from robustly.glm.grouped.group_posteriors import GroupPosteriors
-from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups, read_groups
+from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups
+from robustly.glm.grouped.passes import counts_and_rates
 from robustly.glm.grouped.problem import GammaPoissonRegression, GroupedRegression
-from robustly.glm.predictive import GLMPredictive
+from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.result.laws import two_sided
 from robustly.result.outliers import POSTERIOR, Judgement, by_tails
-from robustly.rows.groups import GroupRows
 
 
 class GroupJudging(GroupPosteriors):
@@ -71,12 +71,10 @@ class GroupJudging(GroupPosteriors):
         """Of groups of counts with a gamma factor: their sums are negative binomial."""
         from scipy.stats import nbinom
 
-        rows, a = self.problem.rows, float(np.exp(self.at.psi[0]))
-        assert isinstance(rows, GroupRows)
-        part = read_groups((*rows.data, rows.starts))
-        mean = np.add.reduceat(part.counts * np.exp(part.offset + part.directions @ self.at.u), rows.starts[:-1])
-        counted = np.add.reduceat(part.counts * part.y, rows.starts[:-1])
-        law = nbinom(a, a / (a + mean))
+        a = float(np.exp(self.at.psi[0]))
+        found = self.problem.rows.gather(counts_and_rates, self.at.u)
+        counted = found["counted"]
+        law = nbinom(a, a / (a + found["mean"]))
         return two_sided(law.cdf(counted), law.sf(counted - 1.0))
 
     def row_tails(self) -> np.ndarray:
@@ -97,29 +95,8 @@ class GroupJudging(GroupPosteriors):
     @property
     def _given_others(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Every row's mean predictor, P(Y < y) and P(Y ≤ y) under its group's posterior without the row itself."""
-        fitted = self._fitted
-        discrete = fitted.family.discrete
-        rows, order = self.problem.rows, self.given.grouping
-        found = np.empty((3, len(self.given.design)))
-        for place, data, _ in rows.chunks():  # type: ignore[attr-defined]
-            part = read_groups(data)
-            with np.errstate(all="ignore"):
-                predictor, share = self.problem.kernel.row_points(self.at, part)
-                density = self.problem.kernel.row_curves(predictor, self.at.phi, part.y, part.trials)[0]
-            with np.errstate(divide="ignore"):
-                cavity = np.log(share) - density * part.counts[:, None]
-            cavity = np.exp(cavity - cavity.max(axis=1, keepdims=True))
-            cavity /= cavity.sum(axis=1, keepdims=True)
-            points = predictor.shape[1]
-            law = GLMPredictive(fitted, predictor.reshape(-1), np.repeat(part.trials, points))
-            averaged = lambda y, law=law, cavity=cavity, points=points: (
-                cavity * law.cdf(np.repeat(y, points)).reshape(cavity.shape)
-            ).sum(axis=1)
-            below = averaged(part.y)
-            strictly = averaged(np.ceil(part.y) - 1.0) if discrete else below
-            first = rows.starts[place.start]  # type: ignore[attr-defined]
-            found[:, first : first + len(part.y)] = (cavity * predictor).sum(axis=1), strictly, below
-        return tuple(order.to_rows(one) for one in found)  # type: ignore[return-value]
+        found = self.problem.by_row(GivenOthers(self._fitted), self.found.vector)
+        return found["predictor"], found["strictly"], found["below"]
 
     def group_weights(self) -> np.ndarray:
         """How strongly a group's effects are drawn to the centre, beside normal effects: minus the law's pull over v, expected."""
@@ -145,16 +122,13 @@ class GroupJudging(GroupPosteriors):
 
     def expected_by_row(self, of: Callable[[InGroups, np.ndarray], np.ndarray]) -> np.ndarray:
         """The posterior mean of ``of(rows, predictors)``, a value by row and point, in the order of the data."""
-        rows, found = self.problem.rows, np.empty(len(self.given.design))
-        assert isinstance(rows, GroupRows)
-        for place, data, _ in rows.chunks():
-            part = read_groups(data)
-            with np.errstate(all="ignore"):
-                predictor, share = self.problem.kernel.row_points(self.at, part)
-                value = of(part, predictor)
-            first = rows.starts[place.start]
-            found[first : first + len(part.y)] = np.where(share > 0, share * value, 0.0).sum(axis=1)
-        return self.given.grouping.to_rows(found)
+
+        def expected(
+            kernel: GroupKernel, at: Entered, part: InGroups, predictor: np.ndarray, share: np.ndarray
+        ) -> dict[str, np.ndarray]:
+            return {"value": np.where(share > 0, share * of(part, predictor), 0.0).sum(axis=1)}
+
+        return self.problem.by_row(expected, self.found.vector)["value"]
 
     def row_doubts(self) -> np.ndarray:
         """The probability that a row does not belong, where its law has one: a wrong label, or the wide part."""
@@ -175,6 +149,27 @@ class GroupJudging(GroupPosteriors):
         return Judgement(self.row_doubts(), None, share, law.describe().symbols, {})
 
 
+@dataclass(frozen=True)
+class GivenOthers:
+    """Of every row: the mean predictor, P(Y < y) and P(Y ≤ y) under its group's posterior without the row itself."""
+
+    fitted: Fitted
+
+    def __call__(
+        self, kernel: GroupKernel, at: Entered, part: InGroups, predictor: np.ndarray, share: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        density = kernel.row_curves(predictor, at.phi, part.y, part.trials)[0]
+        cavity = np.log(share) - density * part.counts[:, None]
+        cavity = np.exp(cavity - cavity.max(axis=1, keepdims=True))
+        cavity /= cavity.sum(axis=1, keepdims=True)
+        points = predictor.shape[1]
+        law = GLMPredictive(self.fitted, predictor.reshape(-1), np.repeat(part.trials, points))
+        averaged = lambda y: (cavity * law.cdf(np.repeat(y, points)).reshape(cavity.shape)).sum(axis=1)
+        below = averaged(part.y)
+        strictly = averaged(np.ceil(part.y) - 1.0) if self.fitted.family.discrete else below
+        return {"predictor": (cavity * predictor).sum(axis=1), "strictly": strictly, "below": below}
+
+
 def stretched(problem: GroupedRegression, vector: np.ndarray, stretch: float) -> np.ndarray:
     """A vector with all effects of the units stretched."""
     at, outer = problem.at(vector), problem.given.outer
@@ -191,7 +186,7 @@ def core_vector(problem: GroupedRegression, vector: np.ndarray) -> tuple[np.ndar
         return np.array(problem.by_unit["evidence"])
 
     def refit(vector: np.ndarray, groups: np.ndarray) -> np.ndarray:
-        part = problem.on(problem.rows.take(groups))  # type: ignore[attr-defined]
+        part = problem.on(problem.rows.some(groups))
         return maximize(part, vector, Stop(1e-7, 60)).vector
 
     vector, kept, core = core_estimates(vector, evidence, refit)

@@ -6,18 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from robustly._runtime.precision import double_precision
 from robustly.approx.grid import hermite
 from robustly.fit.problem import Found
 from robustly.glm.grouped.effects import NODES
-from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups, inner_starts, read_groups
+from robustly.glm.grouped.moments import AtPoints, Entered, GroupKernel, InGroups, inner_starts
 from robustly.glm.grouped.nested import NestedKernel
 from robustly.glm.grouped.plan import GroupPlan
 from robustly.glm.grouped.problem import GammaPoissonRegression, GroupedRegression
 from robustly.glm.predictive import Fitted
 from robustly.result.laws import LEVELS, RowPosterior
 from robustly.result.source import Source
-from robustly.rows.groups import GroupRows
+from robustly.rows.groups import cut_by_group
 
 
 class GroupPosteriors(Source):
@@ -52,6 +51,9 @@ class GroupPosteriors(Source):
     def evidence(self) -> np.ndarray:
         return self.found.evidence
 
+    def curve(self, seen: np.ndarray) -> np.ndarray:
+        return self.found.curve
+
     def scores(self) -> np.ndarray:
         kept = self.problem.kept
         score = lambda kernel, at, rows, seen: {
@@ -77,19 +79,14 @@ class GroupPosteriors(Source):
 
     def inner_posteriors(self) -> tuple[np.ndarray, np.ndarray]:
         """The same of groups within groups, in the order of their labels: the effects of their group first, then their own."""
-        kernel, rows, found = self.problem.kernel, self.problem.rows, []
-        assert isinstance(rows, GroupRows)
-        assert isinstance(kernel, NestedKernel)
-        for _, data, _ in rows.chunks():
-            with np.errstate(all="ignore"), double_precision():
-                found.append(kernel.inner_moments(self.at, kernel.at_points(self.at, read_groups(data), None, False)))
-        return self._in_order(*(np.concatenate(parts) for parts in zip(*found)))
+        found = self.problem.by_group(inner_moments_by_group, self.found.vector)
+        return self._in_order(np.concatenate(found["mean"]), np.concatenate(found["covariance"]))
 
     def _in_order(self, mean: np.ndarray, covariance: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Of inner groups in the order of their rows: in the order of their labels, on the effects' own scale."""
-        part, sizes = read_groups((*self.given.rows.data, self.given.rows.starts)), self.given.sizes
-        assert part.inner is not None
-        order = np.argsort(part.inner[inner_starts(part)[0][:-1]])
+        inner, sizes = self.given.inner, self.given.sizes
+        assert inner is not None
+        order = np.argsort(inner.as_kept)
         return mean[order] / sizes, covariance[order] / np.outer(sizes, sizes)
 
     def known_effects(self) -> tuple[np.ndarray, np.ndarray]:
@@ -149,3 +146,11 @@ class GroupPosteriors(Source):
         design = self.problem.design
         u = self.at.u
         return Fitted(self.problem.plan.law, np.asarray(self.at.phi), design.to_coefficients @ u, design.intercept)
+
+
+def inner_moments_by_group(kernel: GroupKernel, at: Entered, rows: InGroups, seen: AtPoints) -> dict[str, np.ndarray]:
+    """Posterior means and covariances of groups within groups, as one entry a group."""
+    assert isinstance(kernel, NestedKernel)
+    mean, covariance = kernel.inner_moments(at, seen)
+    cuts = np.searchsorted(inner_starts(rows)[1], np.arange(len(rows.starts)))
+    return {"mean": cut_by_group(mean, cuts), "covariance": cut_by_group(covariance, cuts)}

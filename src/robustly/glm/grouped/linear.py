@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from robustly.glm.grouped.effects import student_by_square
 from robustly.glm.grouped.moments import Entered, InGroups, read_groups
 from robustly.glm.grouped.sums import sums_by_group
 from robustly.glm.priors import LOG_2PI
-from robustly.rows.groups import GroupRows
+from robustly.rows.store import Data, Rows
 
 Array = np.ndarray
 
@@ -39,29 +39,21 @@ class GroupSums(NamedTuple):
         return GroupSums(*(part[index] for part in self))
 
 
-def group_sums(rows: GroupRows) -> GroupSums:
+def group_sums(rows: Rows) -> GroupSums:
     """One pass over the rows."""
-
-    def chunk(theta: None, data: tuple[Array, ...], weight: Array, state: None) -> tuple[dict, dict[str, Array], None]:
-        part = read_groups(data)
-        every = np.concatenate([part.directions, part.columns, (part.y - part.offset)[:, None]], axis=1)
-        # Every column stands in turn for the values at the points of a rule.
-        return (
-            {},
-            {"sums": sums_by_group(every * part.counts[:, None], every, part.starts), "rows": _rows_by_group(part)},
-            None,
-        )
-
-    found = rows.map(chunk, None).by_unit
-    size, dim = rows.data[0].shape[1], rows.data[4].shape[1]
-    sums, x, z = found["sums"], slice(0, size), slice(size, size + dim)
-    return GroupSums(
-        sums[:, x, x], sums[:, x, z], sums[:, z, z], sums[:, x, -1], sums[:, z, -1], sums[:, -1, -1], found["rows"]
-    )
+    return GroupSums(**rows.gather(sums_pass, None))
 
 
-def _rows_by_group(part: InGroups) -> Array:
-    return np.add.reduceat(part.counts, part.starts[:-1])
+def sums_pass(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    """A pass that adds up products within groups."""
+    part = read_groups(data)
+    every = np.concatenate([part.directions, part.columns, (part.y - part.offset)[:, None]], axis=1)
+    # Every column stands in turn for the values at the points of a rule.
+    sums = sums_by_group(every * part.counts[:, None], every, part.starts)
+    size = part.directions.shape[1]
+    x, z = slice(0, size), slice(size, size + part.columns.shape[1])
+    cut = (sums[:, x, x], sums[:, x, z], sums[:, z, z], sums[:, x, -1], sums[:, z, -1], sums[:, -1, -1])
+    return {}, dict(zip(GroupSums._fields, (*cut, np.add.reduceat(part.counts, part.starts[:-1])))), None
 
 
 class ClosedGroups(ABC):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -10,14 +11,29 @@ import numpy as np
 from robustly.fit.problem import Found
 from robustly.glm.grouped.core_spread import Core, find_core
 from robustly.glm.grouped.group_judging import core_vector
-from robustly.glm.grouped.linear import LinearGroups
+from robustly.glm.grouped.linear import LinearGroups, group_sums
 from robustly.glm.grouped.moments import read_groups
-from robustly.glm.grouped.nested_linear import LinearNested
+from robustly.glm.grouped.nested_linear import LinearNested, nested_sums
 from robustly.glm.grouped.plan import GroupPlan
-from robustly.glm.grouped.problem import LinearGroupedRegression
+from robustly.glm.grouped.problem import GroupsOf, LinearGroupedRegression
 from robustly.glm.grouped.source import GroupSource
 from robustly.result.laws import LEVELS, RowPosterior
-from robustly.rows.groups import GroupRows
+from robustly.rows.groups import GroupRows, cut_by_group
+from robustly.rows.store import Data
+
+
+@dataclass(frozen=True)
+class StandardisedRows:
+    """A pass that gives the rows' distances from what the others of their group predict; theta is what a vector comes to."""
+
+    groups_of: GroupsOf
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        part = read_groups(data)
+        one = GroupRows(data[:-1], np.ones(len(weight)), starts=part.starts)
+        sums = group_sums(one) if part.inner is None else nested_sums(one)
+        found = self.groups_of(sums, theta).standardised(part)
+        return {}, {"standardised": cut_by_group(found, part.starts)}, None
 
 
 class LinearSource(GroupSource):
@@ -111,9 +127,8 @@ class LinearSource(GroupSource):
         return below, below
 
     def _standardised(self) -> np.ndarray:
-        rows = self.problem.rows
-        assert isinstance(rows, GroupRows)
-        return self.given.grouping.to_rows(self.groups.standardised(read_groups((*rows.data, rows.starts))))
+        found = self.problem.rows.gather(StandardisedRows(self.problem.groups_of), self.at)["standardised"]
+        return self.given.grouping.to_rows(np.concatenate(found))
 
     def _moves(self) -> np.ndarray:
         _, slope, curve = self.groups.look()

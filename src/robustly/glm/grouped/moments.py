@@ -178,7 +178,9 @@ class GroupKernel:
             start = self.highest(joint_at, start, at.psi)
         mode, root = self.modes(at, m, rows, start)
         climb = lambda prior, start: self.modes(at, m, rows, start, prior)
-        v, log_weight = self.effects.points(mode, root, at.psi, joint_at, climb, coarse, finer)
+        v, log_weight = self.effects.points(
+            mode, root, self.predictor_sds(at, root), at.psi, joint_at, climb, coarse, finer
+        )
         predictor = predictors_at(m, rows.columns, v @ at.factor.T, rows.starts)
         density, slope, curve = self.row_curves(predictor, at.phi, rows.y, rows.trials)
         total = sums_by_group(density, rows.counts[:, None], rows.starts)[..., 0]
@@ -190,6 +192,12 @@ class GroupKernel:
         gone = np.repeat(share == 0.0, np.diff(rows.starts), axis=0)
         slope, curve = np.where(gone[..., None], 0.0, slope), np.where(gone[..., None], 0.0, curve)
         return AtPoints(v, predictor, slope, curve, share, evidence, law_slope, law_curve, mode, root)
+
+    def predictor_sds(self, at: Entered, root: Array) -> Array:
+        """How far the groups' predictors are spread, about, beside the scale of the responses where there is one."""
+        dim = root.shape[-1]
+        unit = float(np.exp(at.phi[self.law.names.index("scale")])) if "scale" in self.law.names else 1.0
+        return np.max(np.abs(at.factor[:dim, :dim] @ root), axis=(1, 2)) / unit
 
     def highest(self, joint: Joint, start: Array, psi: Array) -> Array:
         """Where to climb from: rows that may stray give a group several peaks, and the one next to the start may be a low one."""

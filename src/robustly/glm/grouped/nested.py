@@ -154,7 +154,9 @@ class NestedKernel(GroupKernel):
         mode, root = self._nested_modes(at, rows, start)
         # A law of several dimensions that is not normal is refused before.
         climb = lambda prior, start: (mode, root)
-        v, log_weight = self.effects.points(mode, root, at.psi, joint, climb, coarse, finer)
+        v, log_weight = self.effects.points(
+            mode, root, self.predictor_sds(at, root), at.psi, joint, climb, coarse, finer
+        )
         of_row = np.repeat(np.arange(groups), np.diff(rows.starts))
         moved = [rows.columns[:, a, None] * v[of_row, :, b] for a, b in self._outside]
         columns = np.stack(moved, axis=-1) if moved else nothing(v)

@@ -21,7 +21,8 @@ from robustly.glm.grouped.moments import Entered, InGroups, inner_starts, read_g
 from robustly.glm.grouped.sums import sums_by_group
 from robustly.glm.priors import LOG_2PI
 from robustly.rows.arrays import pad
-from robustly.rows.groups import GroupRows
+from robustly.rows.groups import cut_by_group
+from robustly.rows.store import Data, Rows
 
 Array = np.ndarray
 
@@ -36,13 +37,22 @@ class NestedSums(NamedTuple):
     groups: int
 
 
-def nested_sums(rows: GroupRows) -> NestedSums:
+def nested_sums(rows: Rows) -> NestedSums:
     """One pass over the rows."""
-    part = read_groups((*rows.data, rows.starts))
+    found = rows.gather(nested_sums_pass, None)
+    owner = np.repeat(np.arange(len(rows)), [len(one) for one in found["counted"]])
+    return NestedSums(np.concatenate(found["products"]), np.concatenate(found["counted"]), owner, len(rows))
+
+
+def nested_sums_pass(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    """A pass that adds up products within inner groups, as one entry a group."""
+    part = read_groups(data)
     starts, owner = inner_starts(part)
     every = np.concatenate([part.directions, part.columns, (part.y - part.offset)[:, None]], axis=1)
-    found = sums_by_group(every * part.counts[:, None], every, starts)
-    return NestedSums(found, np.add.reduceat(part.counts, starts[:-1]), owner, len(rows))
+    products = sums_by_group(every * part.counts[:, None], every, starts)
+    cuts = np.searchsorted(owner, np.arange(len(part.starts)))
+    counted = np.add.reduceat(part.counts, starts[:-1])
+    return {}, {"products": cut_by_group(products, cuts), "counted": cut_by_group(counted, cuts)}, None
 
 
 def condensed(xp: Any, square: Any, count: int) -> tuple[Any, Any]:

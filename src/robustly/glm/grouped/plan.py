@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from robustly._runtime.freed_memory import give_back
+from robustly.fit.checkpoint import CheckpointedRows, PassLog
 from robustly.fit.outcome import Stop
 from robustly.glm.grouped.effects import EffectLaw
 from robustly.glm.grouped.linear import GroupSums, group_sums
@@ -18,7 +19,11 @@ from robustly.glm.grouped.sums import sums_by_group
 from robustly.glm.law import Law
 from robustly.glm.regression import Plan
 from robustly.model.linear import Design
-from robustly.rows.groups import CHUNK_ROWS, Grouping, GroupRows, rows_in_groups
+from robustly.rows.groups import CHUNK_ROWS, Grouping, GroupRows, one_if_constant
+from robustly.rows.store import Data, Rows
+
+if TYPE_CHECKING:
+    from robustly.rows.dask_groups import DaskGroupRows
 
 # Rows in a chunk of nested groups, whose rules have points for every pair of effects.
 NESTED_CHUNK = 1024
@@ -30,10 +35,17 @@ class InnerGroups:
 
     name: str
     labels: list[Any]
-    of_row: np.ndarray
-    """The inner group of every row, in the order of the data."""
+    sizes: np.ndarray
+    """How many rows each has."""
+    owner: np.ndarray
+    """The group that each is in."""
     first: int
     """From this one on, effects are theirs."""
+
+    @property
+    def as_kept(self) -> np.ndarray:
+        """The inner groups one after the other as their rows are kept: group by group, each in the order of the labels."""
+        return np.lexsort((np.arange(len(self.owner)), self.owner))
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,22 +55,31 @@ class TurnedRows:
     Beside the design's own columns, an array of them would be most of a fit's memory.
     """
 
+    matrix: Any
     design: Design
-    grouping: Grouping
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.design), self.design.size
+        return self.matrix.shape[0], self.design.size
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        return self.design.turned(self.design.matrix[self.grouping.kept_at(rows)])
+        return self.design.turned(self.matrix[rows])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        found = np.empty(self.shape)
-        for start in range(0, len(found), CHUNK_ROWS):
-            part = slice(start, start + CHUNK_ROWS)
-            found[part] = self[part]
-        return found
+
+@dataclass(frozen=True, eq=False)
+class Turning:
+    """What makes rows of a search of those that are kept: columns in its coordinates, effects in their units and its order."""
+
+    design: Design
+    sizes: np.ndarray
+    order: tuple[int, ...]
+    chunk_rows: int
+
+    def __call__(self, kept: GroupRows) -> GroupRows:
+        matrix, offset, y, trials, columns, *more = kept.data
+        scaled = one_if_constant(columns[:, list(self.order)] / self.sizes)
+        data = (TurnedRows(matrix, self.design), offset, y, trials, scaled, *more)
+        return replace(kept, data=data, chunk_rows=self.chunk_rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,14 +88,19 @@ class GroupDesign:
 
     design: Design
     grouping: Grouping
-    columns: np.ndarray
-    """Of the effects, by row, in the order in which rows are kept, each divided by its size."""
+    kept: GroupRows | DaskGroupRows
+    """The rows in the order of their groups, which are its units: matrix, offset, response, trials, columns of effects, how often
+    each row counts, and where there are groups within groups the number of the row's."""
     sizes: np.ndarray
-    """The columns' root mean squares."""
+    """The root mean squares of the effects' columns."""
     terms: tuple[str, ...]
     entries: tuple[tuple[int, int], ...]
     """Entries of the effects' factor that are fitted: all below the diagonal where effects are correlated."""
+    order: tuple[int, ...]
+    """Which column of effects is which effect's."""
     inner: InnerGroups | None = None
+    log: PassLog | None = None
+    """Where passes over the groups are kept, if anywhere."""
 
     @property
     def outer(self) -> int:
@@ -96,22 +122,25 @@ class GroupDesign:
         """Of every row, in the order of the data."""
         return self.grouping.in_data_order(np.asarray(self.design.y))
 
+    def logged(self, rows: CheckpointedRows) -> GroupDesign:
+        """The same with a checkpoint of the rows and of the groups."""
+        return replace(self, design=self.design.with_rows(rows), log=rows.log)
+
     @cached_property
-    def rows(self) -> GroupRows:
+    def rows(self) -> Rows:
         give_back()
-        design, inner = self.design, self.inner
-        by_row = [np.broadcast_to(part, len(design)) for part in (design.offset, design.y, design.trials)]
-        others = rows_in_groups((*by_row, self.columns, design.rows.weight), self.grouping)
-        directions = TurnedRows(design, self.grouping)
-        within = () if inner is None else (inner.of_row[self.grouping.order],)
-        labels = ("u", "offset", "y", "trials", "z", "weight", *("inner" for _ in within))
-        chunk = CHUNK_ROWS if inner is None else NESTED_CHUNK
-        return replace(others, data=(directions, *others.data, *within), labels=labels, chunk_rows=chunk)
+        chunk = CHUNK_ROWS if self.inner is None else NESTED_CHUNK
+        found = self.kept.remade(Turning(self.design, self.sizes, self.order, chunk))
+        return found if self.log is None else CheckpointedRows(found, self.log)
 
     @cached_property
     def sums(self) -> GroupSums | NestedSums:
         """Of normal responses: products of columns added up within groups, or groups within them."""
-        return group_sums(self.rows) if self.inner is None else nested_sums(self.rows)
+        return self.sums_of(self.rows)
+
+    def sums_of(self, rows: Rows) -> GroupSums | NestedSums:
+        """The same of other rows."""
+        return group_sums(rows) if self.inner is None else nested_sums(rows)
 
     @cached_property
     def freedom(self) -> dict[str, float]:
@@ -122,34 +151,44 @@ class GroupDesign:
         """
         if self.design.sparse:
             return {}
-        part = read_groups((*self.rows.data, self.rows.starts))
-        between = self._told_between(part.columns[:, : self.outer], part.starts)
+        found = self.kept.map(ToldBetween(self.design.intercept, self.order, self.outer), None).sums
+        between = found["max within groups"] == 0
         left = max(1.0, len(self.grouping) - between.sum() / self.outer)
-        found = {term: float(left) for term, one in zip(self.design.terms, between) if one}
+        freedom = {term: float(left) for term, one in zip(self.design.terms, between) if one}
         if self.inner is not None:
-            starts, _ = inner_starts(part)
-            within = self._told_between(part.columns[:, self.outer :], starts) & ~between
-            left = max(1.0, len(starts) - 1 - len(self.grouping) - within.sum() / (len(self.terms) - self.outer))
-            found |= {term: float(left) for term, one in zip(self.design.terms, within) if one}
-        return found
+            within = (found["max within inner groups"] == 0) & ~between
+            inner = len(self.inner.labels)
+            left = max(1.0, inner - len(self.grouping) - within.sum() / (len(self.terms) - self.outer))
+            freedom |= {term: float(left) for term, one in zip(self.design.terms, within) if one}
+        return freedom
 
-    def _told_between(self, effects: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Which columns are combinations of the effects' columns within each group."""
-        design, first = self.design, 0
-        between = np.ones(len(design.terms), dtype=bool)
-        while first < len(starts) - 1:
-            last = max(first + 1, int(np.searchsorted(starts, starts[first] + CHUNK_ROWS, side="right")) - 1)
-            rows = slice(starts[first], starts[last])
-            plain, size = design.matrix[self.grouping.kept_at(rows)], len(design.terms)
-            constant = [np.ones((len(plain), 1))] if design.intercept else []
-            part = np.concatenate([*constant, plain, effects[rows]], axis=1)
-            sums = sums_by_group(part, part, starts[first : last + 1] - starts[first])
-            xz, zz = sums[:, :size, size:], sums[:, size:, size:]
-            told = np.einsum("gxa,gab,gxb->gx", xz, np.linalg.pinv(zz, rcond=1e-10, hermitian=True), xz)
-            whole = np.einsum("gxx->gx", sums[:, :size, :size])
-            between &= np.all(whole - told <= 1e-9 * np.maximum(whole, 1e-300), axis=0)
-            first = last
-        return between
+
+@dataclass(frozen=True)
+class ToldBetween:
+    """A pass that tells which columns are combinations of the effects' columns within each group: 0, and 1 for others."""
+
+    intercept: bool
+    order: tuple[int, ...]
+    outer: int
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        part = read_groups(data)
+        effects = part.columns[:, list(self.order)]
+        sums = {"max within groups": self._apart(part.directions, effects[:, : self.outer], part.starts)}
+        if part.inner is not None:
+            starts = inner_starts(part)[0]
+            sums["max within inner groups"] = self._apart(part.directions, effects[:, self.outer :], starts)
+        return sums, {}, None
+
+    def _apart(self, plain: np.ndarray, effects: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        constant = [np.ones((len(plain), 1))] if self.intercept else []
+        size = plain.shape[1] + len(constant)
+        part = np.concatenate([*constant, plain, effects], axis=1)
+        sums = sums_by_group(part, part, starts)
+        xz, zz = sums[:, :size, size:], sums[:, size:, size:]
+        told = np.einsum("gxa,gab,gxb->gx", xz, np.linalg.pinv(zz, rcond=1e-10, hermitian=True), xz)
+        whole = np.einsum("gxx->gx", sums[:, :size, :size])
+        return np.any(whole - told > 1e-9 * np.maximum(whole, 1e-300), axis=0).astype(float)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,26 +16,32 @@ from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look
 from robustly.fit.outcome import Outcome
 from robustly.fit.passes import ChunkPass
-from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit
+from robustly.fit.problem import FEW_ENOUGH, Entering, EvidenceProblem, Found, Limit
 from robustly.glm.contaminated import Contaminated
 from robustly.glm.contaminated_starts import contaminated_starts
 from robustly.glm.edges import fit_law
 from robustly.glm.families import Normal
 from robustly.glm.grouped.effects import GammaEffects, NormalEffects, PrecisionEffects
-from robustly.glm.grouped.gamma import gamma_poisson
 from robustly.glm.grouped.limits import ClassicalRows, NoEffects, NormalTails
-from robustly.glm.grouped.linear import GroupSums, LinearGroups, group_sums
-from robustly.glm.grouped.moments import Entered, GroupKernel, InGroups, read_groups
+from robustly.glm.grouped.linear import GroupSums, LinearGroups
+from robustly.glm.grouped.moments import Entered, GroupKernel
 from robustly.glm.grouped.nested import NestedKernel
-from robustly.glm.grouped.nested_linear import LinearNested, NestedSums, nested_sums
+from robustly.glm.grouped.nested_linear import LinearNested, NestedSums
+from robustly.glm.grouped.passes import (
+    AskGroups,
+    AskRows,
+    BaseOfGroups,
+    LookAtGroups,
+    look_at_gamma_groups,
+    minus_log_factorial,
+)
 from robustly.glm.grouped.plan import GroupDesign, GroupPlan
 from robustly.glm.local import Classical
 from robustly.glm.regression import Regression, log_believed
 from robustly.glm.row_model import approximation, row_model
 from robustly.model.row import RowModel
 from robustly.rows.arrays import ArrayRows
-from robustly.rows.groups import GroupRows
-from robustly.rows.store import Data, Rows, Slot
+from robustly.rows.store import Pass, Rows, Slot
 
 # From here on a Student t is a normal.
 NEARLY_NORMAL = 300.0
@@ -76,7 +82,7 @@ class GroupedRegression(EvidenceProblem):
         self.held = np.array([law.free(n, plan.held[n]) if n in plan.held else 0.0 for n in law.names])
         self.free_law = [i for i, name in enumerate(plan.effects.names) if f"group {name}" not in plan.held]
         self.held_law = np.array([np.log(plan.held.get(f"group {name}", 1.0)) for name in plan.effects.names])
-        self.run = ChunkPass(self._chunk)
+        self.run = ChunkPass(self.looking)
         self.constrained = np.zeros(self.size, dtype=bool)
         self.constrained[self.design.size : self.design.size + len(self.free)] = True
         self.constrained[self.size - len(self.free_law) :] = bool(self.free_law)
@@ -88,6 +94,10 @@ class GroupedRegression(EvidenceProblem):
     @property
     def parts(self) -> tuple[RowModel, Approximation]:
         return row_model(self.plan.law), approximation(self.plan.law, None)
+
+    @property
+    def looks_are_cheap(self) -> bool:
+        return len(self.design) <= FEW_ENOUGH
 
     # ------------------------------------------------------------------ the vector
 
@@ -119,11 +129,10 @@ class GroupedRegression(EvidenceProblem):
 
     # ------------------------------------------------------------------ looking
 
-    def _chunk(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        at, coarse = theta
-        with np.errstate(all="ignore"):
-            sums, evidence, mode = self.kernel.look(at, read_groups(data), state, coarse)
-        return sums, {"evidence": evidence}, mode
+    @property
+    def looking(self) -> Pass:
+        """The pass of a look; its theta is what a vector comes to and whether a coarse rule will do."""
+        return LookAtGroups(self.kernel)
 
     def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[ChunkPass, Any]:
         return self.run, (self.at(vector), effort is Effort.ROUGH)
@@ -144,40 +153,35 @@ class GroupedRegression(EvidenceProblem):
         u, phi = vector[:size], vector[size : size + len(self.free)]
         return -0.5 * float(self.design.penalty @ u**2) + log_believed(self.plan.law, self.free, phi)[0]
 
+    @property
+    def log_base(self) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        """What a row's log likelihood holds of its response and trials alone."""
+        return self.plan.law.family.log_base
+
     @cached_property
     def base_by_group(self) -> np.ndarray:
-        """What the log likelihood holds of the responses alone."""
-        family = self.plan.law.family
-        return self._responses_by_group(lambda rows: family.log_base(rows.y, rows.trials))
-
-    def _responses_by_group(self, function: Callable[[InGroups], np.ndarray]) -> np.ndarray:
-        """What a function gives of the rows of a chunk, times how often they count, added up within groups."""
-        rows, found = self.rows, []
-        assert isinstance(rows, GroupRows)
-        for place in rows.places():
-            part = read_groups(rows.chunk_at(place)[0])
-            found.append(np.add.reduceat(function(part) * part.counts, part.starts[:-1]))
-        return np.concatenate(found)
+        """The same, added up within groups."""
+        return self.rows.gather(BaseOfGroups(self.log_base), None)["base"]
 
     @cached_property
     def _base(self) -> float:
-        return float(self.base_by_group.sum())
+        return float(self.rows.map(BaseOfGroups(self.log_base), None).sums["base"])
 
     def by_group(self, function: Any, vector: np.ndarray) -> dict[str, np.ndarray]:
         """What ``function(kernel, at, rows, seen)`` gives of the groups of a chunk at a vector, lined up."""
-
-        def each(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
-            rows = read_groups(data)
-            with np.errstate(all="ignore"):
-                seen = self.kernel.at_points(theta, rows, state, False, self.plan.finer)
-                return {}, function(self.kernel, theta, rows, seen), None
-
+        asked = ChunkPass(AskGroups(self.kernel, function, self.plan.finer))
         with double_precision():
-            return dict(self.rows.map(ChunkPass(each), self.at(vector), keep=self.slot).by_unit)
+            return self.rows.gather(asked, self.at(vector), keep=self.slot)
+
+    def by_row(self, function: Any, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """What ``function(kernel, at, rows, predictors, shares)`` gives of the rows of a chunk at a vector, in the order of the data."""
+        with double_precision():
+            found = self.rows.gather(ChunkPass(AskRows(self.kernel, function)), self.at(vector))
+        return {name: self.given.grouping.to_rows(np.concatenate(each)) for name, each in found.items()}
 
     def evidence_at(self, vector: np.ndarray) -> np.ndarray:
         if self.seen_at is not None and np.array_equal(self.seen_at, vector):
-            return self.by_unit["evidence"] + self.base_by_group
+            return np.asarray(self.by_unit["evidence"]) + self.base_by_group
         found = self.by_group(lambda kernel, at, rows, seen: {"evidence": seen.evidence}, vector)
         return found["evidence"] + self.base_by_group
 
@@ -296,6 +300,20 @@ class GroupedRegression(EvidenceProblem):
         raise ModelError("posterior draws of mixed models are made from their groups; see sample_posterior.")
 
 
+@dataclass(frozen=True)
+class GroupsOf:
+    """What makes closed forms of groups from their sums, at what a vector comes to."""
+
+    entries: tuple[tuple[int, int], ...]
+    own_precision: bool
+    outer: int
+
+    def __call__(self, sums: GroupSums | NestedSums, at: Entered) -> LinearGroups | LinearNested:
+        if isinstance(sums, GroupSums):
+            return LinearGroups(sums, at, self.entries, self.own_precision)
+        return LinearNested(sums, at, self.entries, self.own_precision, self.outer)
+
+
 class LinearGroupedRegression(GroupedRegression):
     """Groups of normal responses with normal effects, or with a precision of their own: nothing is integrated by points."""
 
@@ -303,10 +321,7 @@ class LinearGroupedRegression(GroupedRegression):
 
     @cached_property
     def sums(self) -> GroupSums | NestedSums:
-        if self.rows is self.given.rows:
-            return self.given.sums
-        assert isinstance(self.rows, GroupRows)
-        return group_sums(self.rows) if self.given.inner is None else nested_sums(self.rows)
+        return self.given.sums if self.rows is self.given.rows else self.given.sums_of(self.rows)
 
     def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
         if begin is not None or self.plan.effects.names:
@@ -324,12 +339,13 @@ class LinearGroupedRegression(GroupedRegression):
         phi = (float(np.log(held.get("scale", 0.8 * scale))),)
         return [self.joined(Entered(u, phi, 0.5 * scale / np.sqrt(dim) * np.eye(dim), self.held_law))]
 
+    @property
+    def groups_of(self) -> GroupsOf:
+        return GroupsOf(self.entries, bool(self.plan.effects.names), self.given.outer)
+
     def groups_at(self, vector: np.ndarray) -> LinearGroups | LinearNested:
         """The groups' closed forms at a vector."""
-        own, at = bool(self.plan.effects.names), self.at(vector)
-        if isinstance(self.sums, GroupSums):
-            return LinearGroups(self.sums, at, self.entries, own)
-        return LinearNested(self.sums, at, self.entries, own, self.given.outer)
+        return self.groups_of(self.sums, self.at(vector))
 
     def look(self, vector: np.ndarray, effort: Effort = Effort.FULL) -> Look:
         with np.errstate(all="ignore"):
@@ -354,22 +370,18 @@ class GammaPoissonRegression(GroupedRegression):
 
     cheaper = Effort.FULL
 
-    def _chunk(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        at, _ = theta
-        with np.errstate(all="ignore"):
-            evidence, slope, curve = gamma_poisson(at, read_groups(data))
-        return {"value": evidence.sum(), "slope": slope, "curve": curve}, {"evidence": evidence}, None
+    @property
+    def looking(self) -> Pass:
+        return look_at_gamma_groups
 
-    @cached_property
-    def base_by_group(self) -> np.ndarray:
-        from scipy.special import gammaln
-
-        return self._responses_by_group(lambda rows: -gammaln(rows.y + 1.0))
+    @property
+    def log_base(self) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+        return minus_log_factorial
 
     def evidence_at(self, vector: np.ndarray) -> np.ndarray:
         if self.seen_at is None or not np.array_equal(self.seen_at, vector):
             self.look(vector)
-        return self.by_unit["evidence"] + self.base_by_group
+        return np.asarray(self.by_unit["evidence"]) + self.base_by_group
 
     def starts(self, begin: Found | None) -> Sequence[np.ndarray]:
         if begin is not None and isinstance(begin.problem, GammaPoissonRegression):

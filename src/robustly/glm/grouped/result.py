@@ -174,9 +174,7 @@ def _within(given: GroupDesign) -> tuple[Any, ...]:
     """What predictions need to know of groups within groups."""
     if given.inner is None:
         return ()
-    owner = np.empty(len(given.inner.labels), dtype=int)
-    owner[given.inner.of_row] = given.grouping.of_row
-    return given.inner.name, given.inner.labels, given.outer, owner
+    return given.inner.name, given.inner.labels, given.outer, given.inner.owner
 
 
 def _names_of(labels: Sequence[Any]) -> np.ndarray:

@@ -41,7 +41,7 @@ class GroupSource(GroupJudging):
             raise ModelError('this model has no groups within groups, such as "y ~ x + (1 | a/b)" has.')
         mean, covariance = self.inner_posteriors()
         sd = np.sqrt(np.maximum(np.einsum("gqq->gq", covariance), 0.0))
-        columns: dict[str, Any] = {"rows": np.bincount(inner.of_row)}
+        columns: dict[str, Any] = {"rows": inner.sizes}
         for i, term in enumerate(self.given.terms[outer:], start=outer):
             columns |= {term: mean[:, i], f"sd {term}": sd[:, i]}
         return pd.DataFrame(columns, index=pd.Index(inner.labels, name=inner.name))
@@ -61,7 +61,7 @@ class GroupSource(GroupJudging):
         size = self.problem.design.size
         penalty[:size, :size] = np.diag(self.problem.design.penalty)
         for group in range(len(self.given.grouping)):
-            one = self.problem.on(self.problem.rows.take(slice(group, group + 1)))  # type: ignore[attr-defined]
+            one = self.problem.on(self.problem.rows.take([group]))
             curve = one.look(self.found.vector).curve
             assert curve is not None
             found.append(curve + penalty)
@@ -85,12 +85,12 @@ class GroupSource(GroupJudging):
     def _without(self, group: int, start: np.ndarray) -> float:
         """The evidence of a group under the fit to all others."""
         rows = self.problem.rows
-        others = self.problem.on(rows.take(np.delete(np.arange(len(rows)), group)))  # type: ignore[attr-defined]
+        others = self.problem.on(rows.some(np.delete(np.arange(len(rows)), group)))
         return self._evidence_of(group, maximize(others, start, self.problem.plan.stop).vector)
 
     def _evidence_of(self, group: int, vector: np.ndarray) -> float:
         """The evidence of one group at a vector."""
-        rows = self.problem.rows.take(slice(group, group + 1))  # type: ignore[attr-defined]
+        rows = self.problem.rows.take([group])
         return float(self.problem.on(rows).evidence_at(vector)[0])
 
     def influence(self) -> np.ndarray:

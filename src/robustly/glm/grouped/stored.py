@@ -11,12 +11,12 @@ import numpy as np
 from robustly.glm.families import Family
 from robustly.glm.formula_bars import Bar
 from robustly.glm.formula_spec import Learnt
-from robustly.glm.grouped.design import EffectColumns, Effects, group_labels, grouping_columns, read_effects
+from robustly.glm.grouped.design import KEPT, EffectColumns, Effects, group_labels, grouping_columns, read_effects
 from robustly.glm.grouped.plan import GroupDesign
 from robustly.model.linear import Design
-from robustly.rows.anywhere import rows_from
+from robustly.model.read_design import DATA
+from robustly.rows.anywhere import grouping_from, rows_from, sorted_from
 from robustly.rows.groups import Grouping
-from robustly.rows.sorted_files import read_grouping, sorted_by_group
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Layout, Stored, column_as_it_is
 from robustly.rows.streamed import Recipe
@@ -39,11 +39,13 @@ class GroupedRecipe:
     rows: Recipe
     family: Family
     effects: EffectColumns | None = None
+    """Of a formula's groups; without them groups have an intercept."""
 
     def __call__(self, *parts: Any) -> tuple[Data, Any]:
         data, weight = self.rows(*parts)
         self.family.check_response(data[2], data[3])
-        return data if self.effects is None else (*data, self.effects.matrix_of(parts[0])), weight
+        effects = np.ones((len(data[0]), 1)) if self.effects is None else self.effects.matrix_of(parts[0])
+        return (*data, effects), weight
 
 
 def stored_effects(
@@ -52,28 +54,20 @@ def stored_effects(
     """As :func:`~robustly.glm.grouped.design.read_effects`, of groups that are found in one scan of their columns."""
     found = []
     for columns in grouping_columns(bars):
-        labels = rows_from([frame.pick(columns, framed=True)], Layout(LabelRecipe(columns), ("groups",)))
-        found.append(read_grouping(labels, ":".join(columns)))
+        layout = Layout(LabelRecipe(columns), ("groups",), as_cut=True)
+        labels = rows_from([frame.pick(columns, framed=True)], layout)
+        found.append(grouping_from(labels, ":".join(columns)))
     return read_effects(bars, found, formula, there, learnt)
 
 
 def stored_grouping(column: Stored) -> Grouping:
     """The groups of rows by one of their columns."""
-    return read_grouping(rows_from([column], Layout(column_as_it_is, ("groups",))), "groups")
+    return grouping_from(rows_from([column], Layout(column_as_it_is, ("groups",), as_cut=True)), "groups")
 
 
-def sorted_design(
-    rows: Rows, grouping: Grouping, design_of_rows: Callable[[Rows], Design]
-) -> tuple[Design, Grouping, Data]:
-    """The design of rows sorted by their groups, the groups of rows so kept, and what the rows have beside a design's own."""
-    found, grouping, notes = sorted_by_group(rows, grouping)
-    design = design_of_rows(replace(found, data=found.data[:4]))
-    return design.noted(*design.notes, *notes), grouping, found.data[4:]
-
-
-def stored_group_design(
-    rows: Rows, effects: Effects, design_of_rows: Callable[[Rows], Design]
-) -> tuple[Design, GroupDesign]:
-    """Rows of a formula with bars in their groups; the columns of effects come after a design's own."""
-    design, grouping, (columns,) = sorted_design(rows, effects.grouping, design_of_rows)
-    return design, replace(effects, grouping=grouping).design_of(design, np.asarray(columns))
+def stored_group_design(rows: Rows, effects: Effects, design_of_rows: Callable[[Rows], Design]) -> GroupDesign:
+    """Rows in their groups, sorted by them; the columns of effects come after a design's own."""
+    kept, grouping, notes = sorted_from(rows, effects.grouping, effects.inner)
+    found = design_of_rows(kept.by_rows(len(DATA), KEPT.index("weight")))
+    design = found.noted(*found.notes, *notes)
+    return replace(effects, grouping=grouping).kept_as(design, kept)
