@@ -321,7 +321,7 @@ def _identity(function: Any) -> Any:
 def posterior_pass(pair: PairDefinition, columns: tuple[str, ...]) -> ChunkPass:
     """The pass that gives every row's posterior natural parameters; theta is the pair's."""
 
-    def chunk(theta: Any, data: Data, weight: Any, state: Any) -> Any:
+    def chunk(theta: Any, data: Data, weight: np.ndarray, state: Any) -> Any:
         full = lambda eta: tuple(jnp.asarray(part, dtype=float) for part in eta)
         eta = jax.vmap(lambda row: full(pair.posterior_natural(theta, dict(zip(columns, row)))))(data)
         return {}, {str(i): part for i, part in enumerate(eta)}, None

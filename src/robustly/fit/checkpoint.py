@@ -105,7 +105,7 @@ def _data_print(rows: Rows) -> str:
     return hashlib.sha256(";".join(parts).encode()).hexdigest()
 
 
-def print_pass(theta: Any, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, None]:
+def print_pass(theta: Any, data: Data, weight: np.ndarray, state: Any) -> tuple[Sums, ByUnit, None]:
     """Weighted sums of the columns, rounded to what every store agrees on."""
     sums = {"weight": np.float64(np.asarray(weight).sum())}
     for place, column in enumerate(data):

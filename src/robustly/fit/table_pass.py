@@ -22,7 +22,7 @@ class ReachPass:
     view: View
     responses: Responses
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
         over, under = np.full((2, len(self.responses)), -np.inf)
         with np.errstate(all="ignore"):
             widen(self.view.enter(theta, data)[0][0], self.responses.of(data), over, under)
@@ -38,7 +38,7 @@ class TablePass:
     by_row: str = ""
     """What is wanted by row instead of sums: "curves" (slopes and curvatures), or the "value" of tables without them."""
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
         at, tables = theta
         with np.errstate(all="ignore"):
             numbers, entered = self.view.enter(at, data)

@@ -181,7 +181,7 @@ class KernelPass:
     more: tuple[Any, ...] = ()
     finish: Callable[[Data, np.ndarray, tuple[Any, ...]], dict[str, Any]] | None = None
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
         with double_precision(), np.errstate(all="ignore"):
             numbers, _ = self.view.enter(theta, data)
             row = self.view.seen(data)

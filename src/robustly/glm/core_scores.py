@@ -66,7 +66,9 @@ class JudgePass:
     fitted: Fitted
     judge: Judge
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    def __call__(
+        self, theta: Any, data: Data, weight: np.ndarray, state: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], None]:
         m = data[1] + self.design.linear(self.design.shifted(data[0]), theta)
         found = self.judge(self.fitted, data[2], m, data[3])
         return {}, {str(i): part for i, part in enumerate(found if isinstance(found, tuple) else (found,))}, None

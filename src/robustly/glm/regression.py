@@ -247,7 +247,7 @@ class Regression(ViewProblem):
         family, responses = self.plan.law.family, self.design.responses if self.tabulated else None
         known = np.zeros(0) if responses is None else family.log_base(responses.y, responses.trials)
 
-        def base(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        def base(theta: Any, data: Data, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
             each = family.log_base(data[2], data[3]) if responses is None else known[responses.of(data)]
             return {"base": np.where(weight > 0, weight * each, 0.0).sum()}, {"base": each}, None
 

@@ -113,7 +113,7 @@ def evidence_of(
     kernel = row_kernel(row_model(law), approx)
     varied = [i for i, number in enumerate(numbers) if np.ndim(number)]
 
-    def each(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    def each(theta: Any, data: Data, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
         *columns, response, counted = data
         given = list(theta)
         for i, column in zip(varied, columns):

@@ -315,7 +315,9 @@ class PredictorPass:
     fitted: Fitted
     kind: str | None = None
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    def __call__(
+        self, theta: Any, data: Data, weight: np.ndarray, state: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], None]:
         found = self.fitted.predictor(data[0], data[1])
         if self.kind is not None:
             found = of_kind(self.kind, GLMPredictive(self.fitted, found, None))

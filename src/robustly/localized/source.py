@@ -142,7 +142,9 @@ class TailPass:
 
     model: ProgramModel
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    def __call__(
+        self, theta: Any, data: Data, weight: np.ndarray, state: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], None]:
         program, arguments = self.model.program, self.model.arguments
         with _one_program, double_precision():
             found = self.model.closed_tails(with_data(program, arguments, data), len(data[0]))

@@ -136,7 +136,9 @@ class Design:
     def _moments_around(self, idea: np.ndarray) -> dict[str, np.ndarray]:
         shifts = not self.sparse and self.intercept
 
-        def moments(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        def moments(
+            theta: Any, data: Data, weight: np.ndarray, state: Any
+        ) -> tuple[dict[str, Any], dict[str, Any], None]:
             matrix = data[0] - theta if shifts else data[0]
             sums = {"gram": self.gram(matrix, weight)}
             if not self.sparse:
@@ -235,7 +237,9 @@ class Design:
         if self.ridge > 0:
             return np.zeros(0, dtype=int)
 
-        def leverages(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        def leverages(
+            theta: Any, data: Data, weight: np.ndarray, state: Any
+        ) -> tuple[dict[str, Any], dict[str, Any], None]:
             each = weight * np.square(self.turned(data[0])).sum(axis=1)
             return {"max leverage": each.max()}, {"leverage": each}, None
 
@@ -279,7 +283,9 @@ class Design:
     def predictor(self, u: np.ndarray) -> np.ndarray:
         """Offset and linear predictor of all rows."""
 
-        def predictors(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        def predictors(
+            theta: Any, data: Data, weight: np.ndarray, state: Any
+        ) -> tuple[dict[str, Any], dict[str, Any], None]:
             return {}, {"predictor": data[1] + self.linear(self.shifted(data[0]), theta)}, None
 
         return self._wide.map(predictors, self.to_shifted @ u).by_unit["predictor"]
@@ -294,7 +300,9 @@ class Design:
     def project(self, target: Callable[[Data], np.ndarray]) -> np.ndarray:
         """Least squares of a number by row, made from the row's data, on the columns, in `u`."""
 
-        def cross(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+        def cross(
+            theta: Any, data: Data, weight: np.ndarray, state: Any
+        ) -> tuple[dict[str, Any], dict[str, Any], None]:
             return {"cross": self.crossed(self.shifted(data[0]), weight * target(data))}, {}, None
 
         total = self._wide.map(cross, None).sums["cross"]

@@ -61,14 +61,14 @@ def _columns(data: Data) -> np.ndarray:
     return np.concatenate([_dense(column).reshape(column.shape[0], -1).astype(float) for column in data], axis=1)
 
 
-def read_pass(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+def read_pass(theta: Any, data: Data, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """The rows themselves, by unit."""
     weight = np.asarray(weight)
     columns = {f"column {j}": _dense(column) for j, column in enumerate(data)}
     return {}, {**columns, "weight": weight, "place": np.arange(len(weight))}, None
 
 
-def sum_pass(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+def sum_pass(theta: Any, data: Data, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """Weighted sums of a function of the rows and of what is common to all, and the largest value."""
     x, weight = theta * _columns(data), np.asarray(weight)
     part = weight @ np.sin(x)
@@ -77,7 +77,7 @@ def sum_pass(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str,
     return {"weight": weight.sum(), "sine": part, "max value": counted.max(axis=0)}, by_unit, None
 
 
-def state_pass(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
+def state_pass(theta: Any, data: Data, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any], Any]:
     """The state that was kept, by unit, and a new one made of the rows."""
     x = _columns(data)[:, :1]
     before = np.full((len(x), 2), np.nan) if state is None else np.asarray(state)

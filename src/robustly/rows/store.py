@@ -125,7 +125,7 @@ class _ColumnPass:
 
     place: int
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[Sums, ByUnit, None]:
+    def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> tuple[Sums, ByUnit, None]:
         return {}, {"column": data[self.place]}, None
 
 

@@ -203,7 +203,9 @@ def group_design(
     return GroupDesign(design, grouping, kept, sizes, terms, entries, tuple(range(len(terms))))
 
 
-def squares_of_effects(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+def squares_of_effects(
+    theta: Any, data: Data, weight: np.ndarray, state: Any
+) -> tuple[dict[str, Any], dict[str, Any], None]:
     """A pass that adds up squares of the effects' columns."""
     return {"squares": np.sum(data[4] ** 2, axis=0)}, {}, None
 

@@ -44,7 +44,7 @@ def group_sums(rows: Rows) -> GroupSums:
     return GroupSums(**rows.gather(sums_pass, None))
 
 
-def sums_pass(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+def sums_pass(theta: Any, data: Data, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
     """A pass that adds up products within groups."""
     part = read_groups(data)
     every = np.concatenate([part.directions, part.columns, (part.y - part.offset)[:, None]], axis=1)

@@ -28,7 +28,9 @@ class StandardisedRows:
 
     groups_of: GroupsOf
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    def __call__(
+        self, theta: Any, data: Data, weight: np.ndarray, state: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], None]:
         part = read_groups(data)
         one = GroupRows(data[:-1], np.ones(len(weight)), starts=part.starts)
         sums = group_sums(one) if part.inner is None else nested_sums(one)

@@ -44,7 +44,9 @@ def nested_sums(rows: Rows) -> NestedSums:
     return NestedSums(np.concatenate(found["products"]), np.concatenate(found["counted"]), owner, len(rows))
 
 
-def nested_sums_pass(theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+def nested_sums_pass(
+    theta: Any, data: Data, weight: np.ndarray, state: Any
+) -> tuple[dict[str, Any], dict[str, Any], None]:
     """A pass that adds up products within inner groups, as one entry a group."""
     part = read_groups(data)
     starts, owner = inner_starts(part)

@@ -22,14 +22,14 @@ class LookAtGroups:
 
     kernel: GroupKernel
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
         at, coarse = theta
         with np.errstate(all="ignore"):
             sums, evidence, mode = self.kernel.look(at, read_groups(data), state, coarse)
         return sums, {"evidence": evidence}, mode
 
 
-def look_at_gamma_groups(theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+def look_at_gamma_groups(theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
     """The same of counts whose rates have a gamma factor by group."""
     at, _ = theta
     with np.errstate(all="ignore"):
@@ -43,7 +43,7 @@ class BaseOfGroups:
 
     log_base: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
         part = read_groups(data)
         found = np.add.reduceat(self.log_base(part.y, part.trials) * part.counts, part.starts[:-1])
         return {"base": found.sum()}, {"base": found}, None
@@ -63,7 +63,7 @@ class AskGroups:
     function: Callable[..., dict[str, np.ndarray]]
     finer: int = 1
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
         rows = read_groups(data)
         with np.errstate(all="ignore"):
             seen = self.kernel.at_points(theta, rows, state, False, self.finer)
@@ -77,14 +77,14 @@ class AskRows:
     kernel: GroupKernel
     function: Callable[..., dict[str, np.ndarray]]
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+    def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
         rows = read_groups(data)
         with np.errstate(all="ignore"):
             found = self.function(self.kernel, theta, rows, *self.kernel.row_points(theta, rows))
         return {}, {name: cut_by_group(each, rows.starts) for name, each in found.items()}, None
 
 
-def counts_and_rates(theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+def counts_and_rates(theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
     """Counts and expected counts by group; theta are the coefficients in the coordinates of the search."""
     part = read_groups(data)
     rate = part.counts * np.exp(part.offset + part.directions @ theta)

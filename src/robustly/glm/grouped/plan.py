@@ -171,7 +171,9 @@ class ToldBetween:
     order: tuple[int, ...]
     outer: int
 
-    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
+    def __call__(
+        self, theta: Any, data: Data, weight: np.ndarray, state: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], None]:
         part = read_groups(data)
         effects = part.columns[:, list(self.order)]
         sums = {"max within groups": self._apart(part.directions, effects[:, : self.outer], part.starts)}
