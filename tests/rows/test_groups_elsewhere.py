@@ -7,7 +7,10 @@ import os
 import signal
 from functools import cache
 
+import jax.numpy as jnp
 import numpy as np
+import numpyro
+import numpyro.distributions as dist
 import pandas as pd
 import pytest
 
@@ -186,6 +189,69 @@ def test_what_is_left_out_or_drawn_stays_on_the_workers(near, frame):
     known, found = in_memory(5), rb.glm(formula, dask_frame(frame, 3), **asked)
     np.testing.assert_allclose(found.source.loo(), known.source.loo(), rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(found.source.influence(), known.source.influence(), rtol=1e-6, atol=1e-9)
+
+
+# ---------------------------------------------------------------------- programs
+
+
+def visits_by_clinic(x, y=None):
+    slope = numpyro.sample("slope", dist.Normal(0.0, 10.0))
+    level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Poisson(jnp.exp(level + slope * (x - 50.0) / 8.0)), obs=y)
+
+
+def sizes_by_clinic(x, y=None):
+    level = numpyro.sample("level", dist.Normal(0.0, 1.0))
+    scale = numpyro.sample("scale", dist.LogNormal(0.0, 1.0))
+    with numpyro.plate("data", x.shape[0]):
+        numpyro.sample("y", dist.Normal(level + 0.1 * (x - 50.0), scale), obs=y)
+
+
+def same_program(known, found):
+    np.testing.assert_allclose(found.estimates, known.estimates, rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(np.asarray(found.standard_errors), np.asarray(known.standard_errors), rtol=1e-8)
+    np.testing.assert_allclose(np.asarray(found.evidence), known.evidence, rtol=1e-8, atol=1e-8)
+    pd.testing.assert_frame_equal(found.group_effects, known.group_effects, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("model", "y"), [(visits_by_clinic, "visits"), (sizes_by_clinic, "size")])
+def test_a_program_localized_by_group_takes_rows_from_elsewhere(model, y, near, files, frame, tmp_path):
+    robust = rb.localize(model, "level", by="clinic")
+    known = robust.fit(frame["age"].to_numpy(), frame[y].to_numpy(), clinic=frame["clinic"].to_numpy())
+    column = lambda name: rb.parquet(files, columns=name)
+    found = robust.fit(column("age"), column(y), clinic=column("clinic"))
+    same_program(known, found)
+    np.testing.assert_array_equal(found.vector, known.vector)
+    assert any("sorted by it once" in note for note in found.notes)
+    rows = dask_frame(frame, 3)
+    found = robust.fit(rows["age"], rows[y], clinic=rows["clinic"], checkpoint=tmp_path / "kept")
+    same_program(known, found)
+    assert any("shuffled by it once" in note for note in found.notes)
+    assert type(found.evidence).__module__.startswith("dask")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_groups_as_units_keep_the_contract_of_a_store(client, files, frame):
+    """The workers are processes here, to which the model of a group is sent."""
+    robust, rows = rb.localize(sizes_by_clinic, "level", by="clinic"), dask_frame(frame, 3)
+    here = {"x": frame["age"].to_numpy(), "y": frame["size"].to_numpy(), "clinic": frame["clinic"].to_numpy()}
+    known = robust.fit(**here)
+    same_program(known, robust.fit(rows["age"], rows["size"], clinic=rows["clinic"]))
+    there = {"x": rb.parquet(files, columns="age"), "y": rb.parquet(files, columns="size"), "clinic": "clinic"}
+    check_rows(robust.fit(**there).source.rows, known.source.rows.data)
+    weighed = robust.fit(**here, weights=frame["times"].to_numpy())
+    np.testing.assert_array_equal(robust.fit(**there, weights="times").vector, weighed.vector)
+
+
+def test_what_programs_by_group_cannot_do_elsewhere_says_so(files, frame):
+    column = lambda name: rb.parquet(files, columns=name)
+    robust = rb.localize(sizes_by_clinic, "level", by="clinic")
+    with pytest.raises(DataError, match="clinic is in memory, but the rows are in"):
+        robust.fit(column("age"), column("size"), clinic=frame["clinic"])
+    with pytest.raises(DataError, match=r"integrate\(\) needs rows in memory.*localize\(model, site, by="):
+        rb.integrate(sizes_by_clinic, "level").fit(column("age"), column("size"))
 
 
 # ---------------------------------------------------------------------- checkpoints

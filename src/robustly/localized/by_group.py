@@ -13,7 +13,7 @@ from robustly.fit.passes import passes
 from robustly.fit.problem import Found
 from robustly.localized.rows import RowSource
 from robustly.localized.source import ProgramModel
-from robustly.localized.stored import stored_call
+from robustly.localized.stored import any_stored
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.one_copy import groups_of_rows
 from robustly.model.program.read import Program
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def take_groups(model: Callable[..., Any], by: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Grouping:
-    """The groups of a call: an argument of the model, or one beside them that the model does not take."""
+def take_labels(model: Callable[..., Any], by: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """What says the groups of a call: an argument of the model, or one beside them that the model does not take."""
     signature = inspect.signature(model)
     if by in signature.parameters:
         values = signature.bind_partial(*args, **kwargs).arguments.get(by)
@@ -40,16 +40,19 @@ def take_groups(model: Callable[..., Any], by: str, args: Sequence[Any], kwargs:
             f'by="{by}" names the groups of the rows, and the call has none. Give them: fit(…, {by}=…), one value a row.'
             + did_you_mean(by, kwargs)
         )
-    return group_rows(values, by)
+    return values
 
 
 def groups_in_model(request: Request, by: str | None, args: Sequence[Any], kwargs: dict[str, Any]) -> Grouping | None:
     """The groups by which a model has values of its own sites, ``a[group]``; None where the groups that `by` names are not these."""
-    stated = None if by is None else take_groups(request.model, by, args, kwargs)
-    if stored_call(request.model, args, kwargs) is not None:
-        if stated is None:
-            raise DataError("integrate() needs rows in memory: a row's group is found from all of them.")
+    if any_stored(args, kwargs):
+        if by is None:
+            raise DataError(
+                "integrate() needs rows in memory: the group of each is found by running the model on all of them. Write the model "
+                'with one value and name the groups, localize(model, site, by="group"), which takes rows anywhere.'
+            )
         return None
+    stated = None if by is None else group_rows(take_labels(request.model, by, args, kwargs), by)
     arguments = read_arguments(request.model, args, kwargs)
     try:
         own = groups_of_rows(request.model, request.sites, arguments, request.plate)
@@ -65,7 +68,7 @@ def groups_in_model(request: Request, by: str | None, args: Sequence[Any], kwarg
     groups = group_rows(own, by or "group")
     if stated is None:
         return groups
-    return stated if len(stated.order) == len(own) and np.array_equal(groups.of_row, stated.of_row) else None
+    return stated if stated.row_count == len(own) and np.array_equal(groups.of_row, stated.of_row) else None
 
 
 class GroupedProgramSource(RowSource):
@@ -112,7 +115,7 @@ class GroupedProgramSource(RowSource):
         columns: dict[str, Any] = {"rows": self.grouping.sizes}
         for site in self.program.sites.local:
             found = self.posterior(site)
-            mean, sd = (np.reshape(part, (len(self.grouping), -1)) for part in (found.mean, found.sd))
+            mean, sd = (np.asarray(part).reshape(len(self.grouping), -1) for part in (found.mean, found.sd))
             for i in range(mean.shape[1]):
                 label = site if mean.shape[1] == 1 else f"{site}[{i}]"
                 columns |= {label: mean[:, i], f"sd {label}": sd[:, i]}

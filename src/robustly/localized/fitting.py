@@ -92,7 +92,7 @@ def _source(
 
 
 def _of_groups(fit: Fit, groups: Grouping | None) -> Fit:
-    return fit if groups is None else replace(fit, unit=groups.name, row_count=len(groups.order))
+    return fit if groups is None else replace(fit, unit=groups.name, row_count=groups.row_count)
 
 
 def stop_of(options: Mapping[str, Any]) -> Stop:

@@ -12,17 +12,16 @@ from typing import Any
 import jax
 from numpyro import handlers
 
-from robustly._runtime.precision import double_precision, in_double_precision
+from robustly._runtime.precision import in_double_precision
 from robustly.approx import Approximation
 from robustly.errors import DataError, FitError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import warn_unless_converged
-from robustly.localized.by_group import groups_in_model, take_groups
+from robustly.localized.by_group import groups_in_model, take_labels
+from robustly.localized.detected import detected, detected_in_groups, rows_of_call
 from robustly.localized.fitting import fit_program
 from robustly.localized.sampling import as_numpyro
 from robustly.localized.stored import stored_call
-from robustly.model.conjugacy import detect
-from robustly.model.group import grouped_model
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_bounded, check_support
 from robustly.model.program.fingerprint import Fingerprint
@@ -33,8 +32,8 @@ from robustly.model.program.request import Request
 from robustly.model.row import RowModel
 from robustly.result.fit import Fit
 from robustly.result.views import view
-from robustly.rows.arrays import ArrayRows, make_rows
-from robustly.rows.groups import Grouping, side_by_side
+from robustly.rows.arrays import ArrayRows
+from robustly.rows.groups import Grouping, group_rows, side_by_side
 from robustly.rows.store import Rows
 
 RESERVED = ("approx", "method", "weights", "start", "max_steps", "rtol", "chunk", "progress", "checkpoint")
@@ -290,24 +289,31 @@ class Localized:
 
     def _fit(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Fit:
         options = self._take_options(kwargs)
-        stored = stored_call(self.request.model, args, kwargs)
-        if stored is not None and self.by is not None:
-            raise DataError("by= needs rows in memory. Read them, or leave by= out.")
-        groups = self.inner
+        groups, labels = self.inner, None
         if groups is None and self.by is not None:
-            groups = take_groups(self.request.model, self.by, args, kwargs)
+            labels = take_labels(self.request.model, self.by, args, kwargs)
+        stored = stored_call(self.request.model, args, kwargs)
         arguments = read_arguments(self.request.model, args, kwargs) if stored is None else stored.arguments
         program, model, found = self.program_for(arguments)
         rows: Rows
+        weights, chunk = options.get("weights"), options.get("chunk")
+        notes: tuple[str, ...] = ()
         if stored is None:
             check_support(program, arguments)
-            rows = here = rows_of_call(program, arguments, weights=options.get("weights"), chunk=options.get("chunk"))
+            rows = here = rows_of_call(program, arguments, weights=weights, chunk=chunk)
+            if labels is not None:
+                groups = group_rows(labels, self.by or "")
             if groups is not None:
-                model, found, rows = self._in_groups(program, here, groups)
+                rows = self._side_by_side(here, groups)
+        elif labels is None:
+            rows = stored.rows(program, weights, chunk)
         else:
-            rows = stored.rows(program, options.get("weights"), options.get("chunk"))
+            rows, groups, notes = stored.units(program, weights, chunk, labels, self.by or "")
+        if groups is not None:
+            model, found = self._of_group(program, rows)
         with checkpointed(rows, options.get("checkpoint"), self._description(program, model, options)) as kept:
-            return fit_program(self, program, model, found, arguments, kept, options, groups)
+            fit = fit_program(self, program, model, found, arguments, kept, options, groups)
+        return replace(fit, notes=(*fit.notes, *notes)) if notes else fit
 
     @property
     def taken(self) -> set[str]:
@@ -325,19 +331,20 @@ class Localized:
         found.inner = groups
         return found
 
-    def _in_groups(self, program: Program, rows: ArrayRows, groups: Grouping) -> tuple[RowModel, str, ArrayRows]:
-        """The model of a group and the groups, for rows that were read."""
-        if len(groups.order) != len(rows):
+    def _side_by_side(self, rows: ArrayRows, groups: Grouping) -> ArrayRows:
+        if groups.row_count != len(rows):
             raise DataError(
-                f"{self.by} has {len(groups.order)} values, but there are {len(rows)} rows. Give one value a row."
+                f"{self.by} has {groups.row_count} values, but there are {len(rows)} rows. Give one value a row."
             )
-        units = side_by_side(rows, groups)
+        return side_by_side(rows, groups)
+
+    def _of_group(self, program: Program, units: Rows) -> tuple[RowModel, str]:
+        """The model of a group, and what was found of it."""
         for known, model, found in self._known.grouped:
             if known is program:
-                return model, found, units
-        model, found = detect(grouped_model(program.row_model), units)
-        self._known.grouped.append((program, model, found))
-        return model, found, units
+                return model, found
+        self._known.grouped.append((program, *detected_in_groups(program, units)))
+        return self._known.grouped[-1][1:]
 
     def _description(self, program: Program, model: RowModel, options: Mapping[str, Any]) -> str:
         """What is fitted and how, in words that differ where the answer would."""
@@ -422,26 +429,3 @@ class Localized:
         and each localized site once a row; the rows' likelihood enters as a factor.
         """
         return self.request.model if self.request.as_written else as_numpyro(self)
-
-
-def rows_of_call(program: Program, arguments: Arguments, **options: Any) -> ArrayRows:
-    """The arguments that are rows, as rows in memory."""
-    data, labels = program.row_data(arguments)
-    return make_rows(data, labels, **options)
-
-
-_DETECTED: dict[str, RowModel] = {}
-
-
-def detected(program: Program, arguments: Arguments) -> tuple[RowModel, str]:
-    """The program's row model with its conjugacy, if it has one, and what was found."""
-    model, found = detect(program.row_model, rows_of_call(program, arguments))
-    return replace(model, made_by=(detected_again, (program,))), found
-
-
-def detected_again(program: Program) -> RowModel:
-    """The row model of a program that was read in another process."""
-    if program.token not in _DETECTED:
-        with double_precision():
-            _DETECTED[program.token] = detected(program, program.arguments)[0]
-    return _DETECTED[program.token]

@@ -13,9 +13,11 @@ from robustly.errors import DataError
 from robustly.model.program.arguments import Arguments, read_arguments
 from robustly.model.program.checks import check_support
 from robustly.model.program.read import Program
-from robustly.rows.anywhere import along, as_stored, rows_from
+from robustly.rows.anywhere import along, as_stored, grouping_from, rows_from, units_from
+from robustly.rows.arrays import CHUNK
+from robustly.rows.groups import Grouping
 from robustly.rows.store import Data, Rows
-from robustly.rows.stored import Layout, Stored
+from robustly.rows.stored import Layout, Stored, column_as_it_is
 
 # Rows with which a program is read.
 FEW = 257
@@ -29,8 +31,17 @@ class StoredCall:
     arguments: Arguments
     """The same call with a few rows of them."""
 
-    def rows(self, program: Program, weights: Any, chunk: int | None) -> Rows:
-        """All rows of the call."""
+    def units(
+        self, program: Program, weights: Any, chunk: int | None, labels: Any, by: str
+    ) -> tuple[Rows, Grouping, tuple[str, ...]]:
+        """The groups of all rows of the call, how rows fall into them, and a note where they had stood apart."""
+        rows = self.rows(program, weights, None, grouped=True)
+        first = next(iter(self.stored.values()))
+        found = rows_from([along(first, labels, by)], Layout(column_as_it_is, (by,), as_cut=True))
+        return units_from(rows, grouping_from(found, by), CHUNK if chunk is None else chunk)
+
+    def rows(self, program: Program, weights: Any, chunk: int | None, *, grouped: bool = False) -> Rows:
+        """All rows of the call; those that will be sorted into groups are read once."""
         labels = [label for label, row in zip(self.arguments.labels, program.is_row) if row]
         if program.is_whole:
             raise DataError("this program can only be run on all rows at once, so they have to be in memory.")
@@ -43,7 +54,7 @@ class StoredCall:
         asked = [self.stored[label] for label in labels]
         if weights is not None:
             asked.append(along(asked[0], weights, "weights"))
-        layout = Layout(RowRecipe(len(labels)), tuple(labels), many_passes=True)
+        layout = Layout(RowRecipe(len(labels)), tuple(labels), many_passes=not grouped, as_cut=grouped)
         rows = rows_from(asked, layout if chunk is None else replace(layout, chunk=chunk))
         rows.each_piece(SupportLook(program, self.arguments))
         return rows
@@ -81,9 +92,14 @@ def with_data(program: Program, arguments: Arguments, data: Data) -> Arguments:
     return replace(arguments, leaves=tuple(leaves))
 
 
+def any_stored(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call has columns that live elsewhere."""
+    return any(as_stored(value) is not None for value in (*args, *kwargs.values()))
+
+
 def stored_call(model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> StoredCall | None:
     """A call with columns that live elsewhere; None where all arguments are here."""
-    if not any(as_stored(value) is not None for value in (*args, *kwargs.values())):
+    if not any_stored(args, kwargs):
         return None
     try:
         bound = inspect.signature(model).bind(*args, **kwargs)

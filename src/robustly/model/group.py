@@ -23,6 +23,9 @@ def grouped_model(model: RowModel) -> RowModel:
             "rows with a discrete latent of their own cannot share a local value by group: the sum over latents would be inside "
             "the product over rows. Sum the latent out in the model, or localize by row."
         )
+    known = model.compiled.get(grouped_model)
+    if known is not None:
+        return known
     first = lambda unit: jax.tree.map(lambda column: column[0], unit[:-1])
 
     def log_likelihood(local: Any, theta: Any, unit: Any) -> Any:
@@ -39,4 +42,6 @@ def grouped_model(model: RowModel) -> RowModel:
         function = getattr(model, name)
         if function is not None:
             changes[name] = lambda theta, unit, function=function: function(theta, first(unit))
-    return replace(model, **changes)
+    if model.made_by is not None:
+        changes["made_by"] = (grouped_model, (model,))
+    return model.compiled.setdefault(grouped_model, replace(model, **changes))

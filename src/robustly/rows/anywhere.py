@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from robustly.errors import DataError
 from robustly.rows.dask import DaskRows
-from robustly.rows.groups import Grouping, GroupRows
-from robustly.rows.sorted_files import read_grouping, sorted_by_group
+from robustly.rows.groups import Grouping, GroupRows, SideBySide
+from robustly.rows.sorted_files import read_grouping, sorted_by_group, streamed_units
 from robustly.rows.store import Rows
 from robustly.rows.stored import Layout, Stored
 from robustly.rows.streamed import StreamedRows
@@ -69,6 +69,14 @@ def sorted_from(
 
     assert isinstance(rows, DaskRows)
     return shuffled_by_group(rows, grouping, inner)
+
+
+def units_from(rows: Rows, grouping: Grouping, chunk: int) -> tuple[Rows, Grouping, tuple[str, ...]]:
+    """Groups of rows as units of one shape, the grouping of rows as they are kept, and a note where they had stood apart."""
+    make = SideBySide.of(grouping, chunk)
+    kept, grouping, notes = sorted_from(rows, grouping)
+    units = streamed_units(kept, make) if isinstance(kept, GroupRows) else kept.units(make)
+    return units, grouping, notes
 
 
 def in_memory_if_stored(value: Any) -> Any:

@@ -19,7 +19,7 @@ from robustly.errors import DataError
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.dask import RETRIES, DaskRows, dask_client, gathered
 from robustly.rows.dask_tasks import facts_of_part
-from robustly.rows.groups import Grouping, GroupRows, group_rows, rows_of_groups
+from robustly.rows.groups import Grouping, GroupRows, SideBySide, group_rows, rows_of_groups
 from robustly.rows.store import Data
 from robustly.rows.streamed import put_together
 
@@ -106,10 +106,10 @@ class DaskGroupRows(DaskRows):
         total, ones = float(sum(one[1] for one in facts)), all(one[2] for one in facts)
         return DaskRows(tuple(parts), self.row_counts, total, ones, self.labels[:count])
 
-    def units(self, make: Callable[[GroupRows], ArrayRows], labels: tuple[str, ...], chunk: int) -> DaskRows:
+    def units(self, make: SideBySide) -> DaskRows:
         """The groups as units of one shape, each counting once."""
         parts = self._with_parts(make).parts
-        return DaskRows(parts, self.counts, float(len(self)), True, labels, chunk)
+        return DaskRows(parts, self.counts, float(len(self)), True, make.labels(self.labels), make.chunk)
 
     def take(self, index: Any) -> GroupRows:
         return joined_groups(gathered(dask_client(), [part for part, _ in self._chosen(index)]))

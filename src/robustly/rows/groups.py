@@ -201,26 +201,47 @@ def _by_group(array: Any, grouping: Grouping) -> Any:
 FILLED_BY_ROW, FILLED_ANYWAY = 30, 1_000_000
 
 
-def side_by_side(rows: ArrayRows, grouping: Grouping) -> ArrayRows:
+@dataclass(frozen=True)
+class SideBySide:
     """Groups as units of one shape: their rows side by side, filled up to the longest, and how often each counts."""
-    longest, groups = int(grouping.sizes.max()), len(grouping)
-    if longest * groups > max(FILLED_ANYWAY, FILLED_BY_ROW * len(rows)):
-        raise DataError(
-            f'the groups "{grouping.name}" have up to {longest} rows each and {len(rows) / groups:.0f} on average; put side by side '
-            "they would be filled up to many times their size. Split the longest groups, or use a formula: "
-            'rb.glm("y ~ x + (1 | g)").'
-        )
-    # Filled up to a size that other data share, so that these are not compiled for again.
-    longest = _shared_size(longest)
-    place = np.arange(longest)[None] + grouping.starts[:-1, None]
-    inside = np.arange(longest)[None] < grouping.sizes[:, None]
-    # What is filled in repeats the group's first row: a value that the model can be asked about.
-    chosen = grouping.order[np.where(inside, np.minimum(place, len(rows) - 1), grouping.starts[:-1, None])]
-    counts = np.where(inside, rows.weight[chosen], 0.0)
-    chunk = max(1, min(rows.chunk, 65_536 // longest))
-    return ArrayRows(
-        (*(array[chosen] for array in rows.data), counts), np.ones(groups), chunk, (*rows.labels, "counts")
-    )
+
+    longest: int
+    chunk: int
+    """Groups in a chunk."""
+
+    @staticmethod
+    def of(grouping: Grouping, chunk: int) -> SideBySide:
+        """For these groups, unless too much would be filled in."""
+        longest, groups, rows = int(grouping.sizes.max()), len(grouping), grouping.row_count
+        if longest * groups > max(FILLED_ANYWAY, FILLED_BY_ROW * rows):
+            raise DataError(
+                f'the groups "{grouping.name}" have up to {longest} rows each and {rows / groups:.0f} on average; put side by side '
+                "they would be filled up to many times their size. Split the longest groups, or use a formula: "
+                'rb.glm("y ~ x + (1 | g)").'
+            )
+        # Filled up to a size that other data share, so that these are not compiled for again.
+        longest = _shared_size(longest)
+        return SideBySide(longest, max(1, min(chunk, 65_536 // longest)))
+
+    def __call__(self, kept: GroupRows) -> ArrayRows:
+        """Of rows in groups whose last array are their weights."""
+        *columns, weight = kept.data
+        first = kept.starts[:-1, None]
+        inside = np.arange(self.longest)[None] < np.diff(kept.starts)[:, None]
+        # What is filled in repeats the group's first row: a value that the model can be asked about.
+        chosen = np.where(inside, first + np.arange(self.longest)[None], first)
+        counts = np.where(inside, weight[chosen], 0.0)
+        data = (*(array[chosen] for array in columns), counts)
+        return ArrayRows(data, np.ones(len(kept)), self.chunk, self.labels(kept.labels))
+
+    def labels(self, of_rows: tuple[str, ...]) -> tuple[str, ...]:
+        return (*of_rows, "counts")
+
+
+def side_by_side(rows: ArrayRows, grouping: Grouping) -> ArrayRows:
+    """Groups of rows in memory as units of one shape."""
+    kept = rows_in_groups((*rows.data, rows.weight), grouping, rows.labels)
+    return SideBySide.of(grouping, rows.chunk)(kept)
 
 
 def _shared_size(count: int) -> int:

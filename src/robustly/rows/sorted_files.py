@@ -7,17 +7,17 @@ the files when they are used and may drop them again, so that in memory stay som
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from robustly.errors import PersistError
-from robustly.rows.groups import Grouping, GroupRows, group_rows, grouping_of
+from robustly.rows.groups import Grouping, GroupRows, SideBySide, group_rows, grouping_of
 from robustly.rows.scratch import nameless_file
 from robustly.rows.store import Data
-from robustly.rows.streamed import StreamedRows
+from robustly.rows.streamed import Piece, Pieces, StreamedRows
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,38 @@ def sorted_by_group(
     found = GroupRows((*arrays, *within), np.ones(len(grouping)), labels=rows.labels, starts=grouping.starts)
     apart = not np.array_equal(grouping.order, np.arange(len(rows)))
     return found, replace(grouping, is_sorted=True), (_note(grouping.name, arrays),) if apart else ()
+
+
+@dataclass(frozen=True, eq=False)
+class GroupPieces(Pieces):
+    """Groups in files, some at a time."""
+
+    kept: GroupRows
+    at_a_time: int
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __iter__(self) -> Iterator[Piece]:
+        for first in range(0, len(self), self.at_a_time):
+            some = self.kept.take(slice(first, first + self.at_a_time))
+            yield Piece((some,), len(some))
+
+
+@dataclass(frozen=True)
+class UnitRecipe:
+    """Units of one shape, made of some groups."""
+
+    make: SideBySide
+
+    def __call__(self, groups: GroupRows) -> tuple[Data, None]:
+        return self.make(groups).data, None
+
+
+def streamed_units(kept: GroupRows, make: SideBySide) -> StreamedRows:
+    """Groups in files as units of one shape, made of some at a time whenever a pass needs them."""
+    labels = make.labels(kept.labels)
+    return StreamedRows(GroupPieces(kept, make.chunk), UnitRecipe(make), labels, make.chunk, of_rows=make.longest)
 
 
 def _note(name: str, arrays: Sequence[np.ndarray]) -> str:

@@ -91,6 +91,8 @@ class StreamedRows(Rows):
     """Weights in place of those that the recipe gives."""
     scratch: Scratch | None = field(default=None, repr=False)
     """Where rows are kept once they have been read, if many passes will read them."""
+    of_rows: int = 1
+    """How many rows are in one of these, where they are groups."""
     _states: WeakKeyDictionary[Slot, np.ndarray] = field(default_factory=WeakKeyDictionary, repr=False)
 
     def __len__(self) -> int:
@@ -134,7 +136,7 @@ class StreamedRows(Rows):
     def _sizes(self) -> tuple[int, int]:
         """Rows in a chunk, and in a block."""
         bucket = bucket_of(len(self), self.chunk) if self.padded else self.chunk
-        return bucket, bucket * max(2 * THREADS, SMALLEST_BLOCK // bucket)
+        return bucket, bucket * max(2 * THREADS, SMALLEST_BLOCK // (bucket * self.of_rows))
 
     def _kept_blocks(self, scratch: Scratch) -> Iterator[tuple[slice, ArrayRows]]:
         for start in range(0, len(self), self._sizes[1]):
