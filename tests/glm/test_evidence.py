@@ -31,6 +31,7 @@ from robustly.glm.families import (
 from robustly.glm.local import Classical, LocalDispersion, LocalLabel, LocalPrecision, LocalPredictor, Shifted
 from robustly.glm.named import as_family
 from robustly.glm.row_model import approximation, row_model
+from robustly.model import column_sums as loops
 from robustly.model.responses import different_responses
 from robustly.rows.arrays import ArrayRows
 
@@ -201,6 +202,25 @@ def test_tables_of_responses_agree_with_the_rows(law, phi, most):
         assert np.mean(np.abs(read - true)) < 2e-7
     beyond = read_tables(tables, np.array([1e3]), np.zeros(1, dtype=np.int32), 1 + len(phi))
     assert all(np.isnan(part).all() for part in beyond)
+
+
+@pytest.mark.parametrize("dof", [0.3, 4.0, 119.0, 121.0, 1e6])
+def test_student_rows_in_closed_form_are_those_of_autodiff(dof):
+    rng = np.random.default_rng(2)
+    X, weight = rng.normal(size=(700, 3)), rng.integers(0, 3, 700) + 0.0
+    y, offset, beta = 1e3 * rng.normal(size=700) ** 5, rng.normal(size=700), rng.normal(size=4)
+    y[0], weight[0] = 1e200, 0.0
+    law, phi = LocalPrecision(Normal()), (0.4, float(np.log(dof)))
+    numbers = (loops.predictors(X, np.ones(3), beta, offset), *phi)
+    with double_precision():
+        parts = by_number(law, None, numbers, (y, np.ones(700)))
+    value, slope, curve = (np.asarray(part) for part in parts[:3])
+    known = loops.column_sums(X, np.ones(3), slope, curve, weight)
+    given = (offset, weight, y, np.ones(700))
+    found = loops.summed_by(law.loop, X, np.ones(3), beta, given, law.loop_numbers(phi), 3)
+    assert found.value[0] == pytest.approx(weight[1:] @ value[1:], rel=1e-11)
+    for one, other in zip(found[:4], known[:4]):
+        np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-6 if dof > 1e4 else 1e-9)
 
 
 def test_refusals_say_what_to_do():

@@ -19,6 +19,9 @@ class _Loop:
         self.__doc__, self.__name__, self.__module__ = function.__doc__, function.__name__, function.__module__
         self.made: Callable[..., Any] | None = None
 
+    def __reduce__(self) -> str:
+        return self.__name__  # as functions are: another process finds it by its name
+
     def __call__(self, *given: Any) -> Any:
         return (self.made or self.make())(*given)
 

@@ -20,6 +20,8 @@ from robustly.model.responses import Responses
 STEP = 0.1
 # Points to the left of a row's cell, and in all.
 LEFT, POINTS = 2, 6
+# So many entries of a point are read at once.
+LANES = 8
 # Points are integrated in blocks of one size, so that they are compiled once.
 BLOCK = 4096
 CHECKED = 256
@@ -35,7 +37,7 @@ class Tables(NamedTuple):
     """Values, slopes and curvatures at equally spaced predictors, for each of the different responses."""
 
     entries: np.ndarray
-    """(point, entry); the points of one response after those of another."""
+    """(point, entry), filled up to whole lanes; the points of one response after those of another."""
     begin: np.ndarray
     """By response, its first point,"""
     size: np.ndarray
@@ -85,7 +87,7 @@ def make_tables(
         entries = np.concatenate([_table_entries(*part) for part in found])
         if not np.all(np.isfinite(entries)):
             return None
-        tables = Tables(entries[:-checks], begin, size, first, 1.0 / step)
+        tables = Tables(_in_lanes(entries[:-checks]), begin, size, first, 1.0 / step)
         read = _table_entries(*read_tables(tables, middle, of.astype(np.int32), np.shape(found[0][1])[1]))
         off = np.abs(read - entries[-checks:])
         off = off / (1.0 + np.abs(entries[-checks:])) / np.where(np.arange(off.shape[1]) == 0, 1.0, 100.0)
@@ -96,6 +98,10 @@ def make_tables(
 
 def _table_entries(value: Any, slope: Any, curve: Any) -> np.ndarray:
     return np.concatenate([np.asarray(value)[:, None], np.asarray(slope), np.asarray(curve)], axis=1)
+
+
+def _in_lanes(entries: np.ndarray) -> np.ndarray:
+    return np.pad(entries, ((0, 0), (0, -entries.shape[1] % LANES)))
 
 
 def read_tables(
@@ -113,7 +119,7 @@ def read_tables(
 
 
 @compiled(inline="always")
-def weights_between(t: float, weight: Any) -> None:
+def weights_between(t: float, weight: np.ndarray) -> None:
     """What six equally spaced points count for a place `t` of the way from the third to the fourth."""
     a, b, c, d, e = t + 2.0, t + 1.0, t - 1.0, t - 2.0, t - 3.0
     ab, de, tc = a * b, d * e, t * c
@@ -127,20 +133,20 @@ def weights_between(t: float, weight: Any) -> None:
 
 @compiled()
 def _read(
-    entries: Any,
-    begin: Any,
-    size: Any,
-    first: Any,
-    per_unit: Any,
-    predictor: Any,
-    which: Any,
-    value: Any,
-    slope: Any,
-    curve: Any,
+    entries: np.ndarray,
+    begin: np.ndarray,
+    size: np.ndarray,
+    first: np.ndarray,
+    per_unit: np.ndarray,
+    predictor: np.ndarray,
+    which: np.ndarray,
+    value: np.ndarray,
+    slope: np.ndarray,
+    curve: np.ndarray,
 ) -> None:
     weight = np.empty(POINTS)
-    found = np.empty(entries.shape[1])
     k = slope.shape[1]
+    found = np.empty(1 + k + curve.shape[1])
     for i in range(len(predictor)):
         r = which[i]
         x = (predictor[i] - first[r]) * per_unit[r]
@@ -162,8 +168,59 @@ def _read(
             curve[i, s] = found[1 + k + s]
 
 
+@compiled(fastmath={"contract"}, forceinline=True)
+def read_block(
+    entries: np.ndarray,
+    begin: np.ndarray,
+    size: np.ndarray,
+    first: np.ndarray,
+    per_unit: np.ndarray,
+    which: np.ndarray,
+    m: np.ndarray,
+    count: int,
+    weight: np.ndarray,
+    cell: np.ndarray,
+    found: np.ndarray,
+    value: np.ndarray,
+    slope: np.ndarray,
+    curve: np.ndarray,
+) -> None:
+    """As :func:`read_tables`, for a block of rows, and with numbers first: ``slope[k, i]``. The three in the middle are for its use."""
+    for i in range(count):
+        r = which[i]
+        x = (m[i] - first[r]) * per_unit[r]
+        if x >= LEFT and x < size[r] - (POINTS - 1 - LEFT):
+            whole = int(x)
+            cell[i], weight[0, i] = begin[r] + whole - LEFT, x - whole
+        else:
+            cell[i], weight[0, i] = 0, np.nan
+    for i in range(count):
+        weights_between(weight[0, i], weight[:, i])
+    width = entries.shape[1]
+    flat = entries.reshape(-1)
+    for i in range(count):
+        a, b, c, d, e, f = weight[0, i], weight[1, i], weight[2, i], weight[3, i], weight[4, i], weight[5, i]
+        # Numbers without a sign spare a look whether places are counted from the end.
+        wide = np.uint64(width)
+        for lane in range(0, width, LANES):
+            j, to = np.uint64(cell[i] * width + lane), np.uint64(i * width + lane)
+            for s in range(LANES):
+                p = j + np.uint64(s)
+                one = a * flat[p] + b * flat[p + wide] + c * flat[p + wide + wide]
+                q = p + wide + wide + wide
+                found[to + np.uint64(s)] = one + d * flat[q] + e * flat[q + wide] + f * flat[q + wide + wide]
+    for i in range(count):
+        value[i] = found[i * width]
+    for k in range(len(slope)):
+        for i in range(count):
+            slope[k, i] = found[i * width + 1 + k]
+    for k in range(len(curve)):
+        for i in range(count):
+            curve[k, i] = found[i * width + 1 + len(slope) + k]
+
+
 @compiled()
-def widen(predictor: Any, which: Any, over: Any, under: Any) -> None:
+def widen(predictor: np.ndarray, which: np.ndarray, over: np.ndarray, under: np.ndarray) -> None:
     """Make room in ``[-under, over]`` of every response for the predictors of its rows."""
     for i in range(len(predictor)):
         k = which[i]

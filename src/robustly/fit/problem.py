@@ -168,7 +168,7 @@ class EvidenceProblem(Problem):
             chunk_pass, theta = self._pass(vector, effort)
             mapped = self.rows.map(chunk_pass, theta, keep=self.slot, into=ahead if self.has_states else None)
             found = self._look(vector, mapped.sums)
-        if np.isfinite(found.value) or not self.by_unit:
+        if np.isfinite(found.value) or self.seen_at is None:
             self.seen_sums, self.by_unit, self.seen_at = mapped.sums, mapped.by_unit, np.array(vector)
         if np.isfinite(found.value):
             self.slot = ahead
@@ -222,7 +222,10 @@ class EvidenceProblem(Problem):
 
     def without_evidence(self, where: str) -> str:
         """What to tell the user when rows had no finite evidence at the last look."""
-        evidence = np.asarray(self.by_unit["evidence"])
+        assert self.seen_at is not None
+        evidence = np.asarray(
+            self.by_unit["evidence"] if "evidence" in self.by_unit else self.evidence_at(self.seen_at)
+        )
         bad = np.flatnonzero(~np.isfinite(evidence) & (np.asarray(self.rows.weight) > 0))
         if bad.size == 0:
             return f"the hyperpriors have no finite density {where}. Widen them, or give start=."

@@ -1,18 +1,36 @@
-"""One pass over rows that are read off tables: how far their predictors reach, then values, slopes and curvatures."""
+"""One pass over rows by a compiled loop: rows that are read off tables, or of a law that has its sums in closed form."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from robustly.approx.tabulated import read_tables, widen
+from robustly._runtime.numba_loops import compiled
+from robustly.approx.tabulated import POINTS, read_block, read_tables, widen
+from robustly.model.column_sums import BLOCK, add_block, add_values, enter_block
+from robustly.model.linear_view import LinearView
 from robustly.model.responses import Responses
 from robustly.model.row import View
 from robustly.rows.store import ByUnit, Data, Sums
 
 Chunk = tuple[Sums, ByUnit, None]
+
+
+@dataclass(frozen=True, eq=False)
+class LoopPass:
+    """Sums as :func:`~robustly.fit.view_passes.view_pass` gives them, and nothing by row; theta is (what the view makes of a
+    vector, what else the loop takes)."""
+
+    view: LinearView
+    loop: Callable[..., None]
+
+    def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
+        at, more = theta
+        with np.errstate(all="ignore"):
+            return self.view.added_by(self.loop, at, data, weight, more), {}, None
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,3 +66,40 @@ class TablePass:
                 return {}, {"value": value} if size == 0 else {"slope": slope, "curve": curve}, None
             total = np.where(weight > 0, weight * value, 0.0).sum()
             return {"value": total, **self.view.pull_back(entered, slope, curve, weight)}, {"evidence": value}, None
+
+
+@compiled()
+def table_sums(
+    matrix: np.ndarray,
+    centre: np.ndarray,
+    beta: np.ndarray,
+    offset: np.ndarray,
+    weight: np.ndarray,
+    y: np.ndarray,
+    trials: np.ndarray,
+    entries: np.ndarray,
+    begin: np.ndarray,
+    size: np.ndarray,
+    first: np.ndarray,
+    per_unit: np.ndarray,
+    of_trials: np.ndarray,
+    place: np.ndarray,
+    gram: np.ndarray,
+    cross: np.ndarray,
+    slopes: np.ndarray,
+    curves: np.ndarray,
+    value: np.ndarray,
+) -> None:
+    """Sums of rows that are read off tables (the loop of a :class:`LoopPass`)."""
+    x, m, which = np.ones((len(centre) + 1, BLOCK)), np.empty(BLOCK), np.empty(BLOCK, dtype=np.int32)
+    slope, curve = np.empty((len(slopes), BLOCK)), np.empty((len(curves), BLOCK))
+    between, cell = np.empty((POINTS, BLOCK)), np.empty(BLOCK, dtype=np.int64)
+    found = np.empty(BLOCK * entries.shape[1])
+    for start in range(0, len(matrix), BLOCK):
+        count = min(BLOCK, len(matrix) - start)
+        enter_block(matrix, centre, beta, offset, start, count, x, m)
+        for i in range(count):
+            which[i] = place[of_trials[int(trials[start + i])] + int(y[start + i])]
+        read_block(entries, begin, size, first, per_unit, which, m, count, between, cell, found, m, slope, curve)
+        add_values(m, weight, start, count, value)
+        add_block(x, weight, start, count, slope, curve, gram, cross, slopes, curves)

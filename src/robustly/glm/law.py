@@ -139,6 +139,16 @@ class Law(ABC):
         """How rows of a closed law are looked at; None, by its evidence alone."""
         return None
 
+    @property
+    def loop(self) -> Callable[..., None] | None:
+        """A compiled loop that adds up many rows' slopes and curvatures in closed form (see
+        :func:`~robustly.model.column_sums.summed_by`); None, they are differentiated one by one."""
+        return None
+
+    def loop_numbers(self, phi: Sequence[float]) -> tuple[float, ...]:
+        """What :attr:`loop` takes besides the rows."""
+        return ()
+
     def evidence(self, row: tuple[jax.Array, jax.Array], m: jax.Array, *phi: jax.Array) -> jax.Array:
         """Log density of one row; closed laws only."""
         raise NotImplementedError

@@ -15,6 +15,7 @@ import numpy as np
 from robustly.glm.law import Array, Description, Law, OwnValues
 from robustly.glm.local_predictor import LocalPredictor, Noiseless, Shifted
 from robustly.glm.priors import LOG_2PI, NO_SPREAD, log_prior, log_student_t, spread_values
+from robustly.glm.student_loop import student_numbers, student_sums
 from robustly.result.outliers import POSTERIOR
 
 __all__ = [
@@ -109,6 +110,13 @@ class LocalPrecision(Law):
 
     def evidence(self, row: Any, m: Any, *phi: Any) -> Any:
         return log_student_t((row[0] - m), *phi)
+
+    @property
+    def loop(self) -> Callable[..., None]:
+        return student_sums
+
+    def loop_numbers(self, phi: Sequence[float]) -> tuple[float, ...]:
+        return student_numbers(*phi)
 
     def errors(self, shared: Mapping[str, float]) -> Any:
         from scipy import stats

@@ -16,7 +16,7 @@ from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
-from robustly.fit.table_pass import ReachPass, TablePass
+from robustly.fit.table_pass import LoopPass, ReachPass, TablePass, table_sums
 from robustly.fit.view_passes import KernelPass
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import LOG_2PI, Law, LocalPredictor
@@ -130,14 +130,18 @@ class Regression(ViewProblem):
             and design.responses is not None
             and TABLE_SHARE * TABLE_POINTS * len(design.responses) <= len(design)
         )
+        loop = table_sums if self.tabulated else plan.law.loop
+        by_loop = design.looped and loop is not None
         # Rows without points are so cheap that what surrounds a chunk shows.
-        self.chunk = 4 * CHUNK if self.tabulated else CHUNK if approx.has_coarse_rule(model) else 2 * CHUNK
+        self.chunk = CHUNK * (4 if self.tabulated or by_loop else 1 if approx.has_coarse_rule(model) else 2)
         rows = design.rows.cut_into(self.chunk)
         # Other numbers are held for a while, and what is compiled then serves with them and without.
         still = tuple(
             1 + i for i, name in enumerate(names) if name == "dof" and name in plan.held and not plan.law.closed
         )
-        super().__init__(model, LinearView(design, held, free), rows, approx, rough=plan.rough, held=still)
+        view = LinearView(design, held, free)
+        super().__init__(model, view, rows, approx, rough=plan.rough, held=still)
+        self.loop = LoopPass(view, loop) if by_loop and loop is not None else None
         self.design, self.plan, self.edges = design, plan, Edges() if edges is None else edges
         # With 0/1 rows a larger spread and larger coefficients say the same; what they say together is searched for.
         self.attenuated = (
@@ -192,10 +196,14 @@ class Regression(ViewProblem):
     # ------------------------------------------------------------------ looking
 
     def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[Pass, Any]:
-        tables = self._tables(vector) if self.tabulated else None
+        tables, at = self._tables(vector) if self.tabulated else None, self.linear.at(vector)
+        if self.loop is not None and not self.tabulated:
+            return self.loop, (at, self.plan.law.loop_numbers(at[1]))
         if tables is None:
             return super()._pass(vector, effort)
-        return self.read, (self.view.at(vector), tables)
+        if self.loop is not None and self.design.responses is not None:
+            return self.loop, (at, (*tables, self.design.responses.begin, self.design.responses.place))
+        return self.read, (at, tables)
 
     def _tables(self, vector: np.ndarray, value: Callable[..., Any] | None = None) -> Tables | None:
         """Tables of all responses at the shared numbers of a vector, as wide as the rows' predictors need them.
@@ -309,7 +317,7 @@ class Regression(ViewProblem):
 
     def evidence_at(self, vector: np.ndarray) -> np.ndarray:
         base = self.rows.map(self._base_pass, None).by_unit["base"]
-        if self.seen_at is not None and np.array_equal(self.seen_at, vector):
+        if self.seen_at is not None and np.array_equal(self.seen_at, vector) and "evidence" in self.by_unit:
             return self.by_unit["evidence"] + base
         tables = self._tables(vector) if self.tabulated else None
         if tables is not None:

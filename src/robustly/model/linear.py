@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.threads import products_on_one_thread
+from robustly.model import column_sums as loops
 from robustly.model.responses import Responses, different_responses
 from robustly.rows.store import Data, Rows
 
@@ -74,6 +75,11 @@ class Design:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @cached_property
+    def looped(self) -> bool:
+        """Whether rows are gone through in compiled loops: many rows, or a part of many, with few dense columns."""
+        return not self.sparse and self.width <= loops.FEW_COLUMNS and len(self) >= loops.MANY_ROWS
 
     def __getstate__(self) -> dict[str, Any]:
         if "_moments" in self.__dict__:
@@ -139,6 +145,10 @@ class Design:
         def moments(
             theta: Any, data: Data, weight: np.ndarray, state: Any
         ) -> tuple[dict[str, Any], dict[str, Any], None]:
+            if self.looped:
+                gram, furthest = loops.column_moments(data[0], theta, weight)
+                sums = {"gram": gram if self.intercept else gram[1:, 1:], "first": gram[0, 1:]}
+                return {**sums, "max distance": furthest, "max weight": weight.max()}, {}, None
             matrix = data[0] - theta if shifts else data[0]
             sums = {"gram": self.gram(matrix, weight)}
             if not self.sparse:
@@ -314,7 +324,7 @@ class Design:
     def with_rows(self, rows: Rows) -> Design:
         """The same coordinates with other rows, or other weights."""
         part = replace(self, rows=rows, without_columns=None)
-        for name in ("centre", "_coordinates"):
+        for name in ("centre", "_coordinates", "looped"):
             part.__dict__[name] = getattr(self, name)
         # How columns vary is told by the rows that count now, unless they are the same.
         if rows.weight is self.rows.weight:

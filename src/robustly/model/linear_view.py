@@ -6,13 +6,13 @@ in these come back as :math:`X^\top s` and :math:`X^\top H X`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from robustly.model.column_sums import column_sums, looped, predictors
+from robustly.model.column_sums import column_sums, predictors, summed_by
 from robustly.model.linear import Design
 from robustly.rows.store import Data
 
@@ -47,22 +47,36 @@ class LinearView:
 
     def enter(self, at: tuple[Any, tuple[Any, ...]], data: Data) -> tuple[tuple[Any, ...], Any]:
         design, matrix = self.design, data[0]
-        if looped(matrix, len(self.design)):
-            beta = at[0] if design.intercept else np.concatenate([[0.0], at[0]])
-            return (predictors(matrix, design.centre, beta, data[1]), *at[1]), matrix
+        if design.looped:
+            return (predictors(matrix, design.centre, self._beside_centre(at[0]), data[1]), *at[1]), matrix
         matrix = design.shifted(matrix)
         return (data[1] + design.linear(matrix, at[0]), *at[1]), matrix
+
+    def _beside_centre(self, beta: np.ndarray) -> np.ndarray:
+        """Coefficients as loops take them: of a one, then of the columns."""
+        return beta if self.design.intercept else np.concatenate([[0.0], beta])
+
+    def added_by(
+        self,
+        loop: Callable[..., None],
+        at: tuple[Any, tuple[Any, ...]],
+        data: Data,
+        weight: np.ndarray,
+        more: tuple[Any, ...],
+    ) -> dict[str, Any]:
+        """The sum of evidences, and what :meth:`pull_back` gives, by a loop that has rows' slopes and curvatures itself."""
+        given = (data[1], weight, *self.seen(data))
+        beta, centre = self._beside_centre(at[0]), self.design.centre
+        sums = summed_by(loop, data[0], centre, beta, given, more, 1 + len(self.held))
+        return {"value": sums.value[0], **sums.by_name(self.design.intercept)}
 
     def seen(self, data: Data) -> Data:
         return data[2], data[3]
 
     def pull_back(self, matrix: Any, slope: np.ndarray, curve: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
         design, size = self.design, slope.shape[1]
-        if looped(matrix, len(self.design)):
-            first = 0 if design.intercept else 1
-            gram, cross, between, *shared = column_sums(matrix, design.centre, slope, curve, weight)
-            sums = {"slope_w": cross[first:], "curve_w": gram[first:, first:], "mixed": between[first:]}
-            return {**sums, "slope": shared[0][1:], "curve": shared[1]}
+        if design.looped:
+            return column_sums(matrix, design.centre, slope, curve, weight).by_name(design.intercept)
         slope, curve = (np.where(weight[:, None] > 0, a * weight[:, None], 0.0) for a in (slope, curve))
         # Curvatures come as the entries on and below the diagonal, line by line; the predictor's are the first of a line.
         mixed = [design.crossed(matrix, curve[:, j * (j + 1) // 2]) for j in range(1, size)]
