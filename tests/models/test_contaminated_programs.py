@@ -99,6 +99,19 @@ def test_what_has_no_two_parts_is_refused():
         rb.localize(places, "place", contaminated=True).fit(*drawn(0, 0), method="em")
 
 
+def test_programs_that_run_on_all_rows_at_once_have_two_parts(strayed):
+    """The same law as one row at a time gives: the same estimates and probabilities."""
+
+    def all_at_once(x, y=None):
+        place = numpyro.sample("place", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", ROWS):
+            numpyro.sample("y", dist.Normal(place + x - x.mean() + x.mean(), 0.5), obs=y)
+
+    fit = rb.localize(all_at_once, "place", contaminated=True).fit(*drawn(0, 4))
+    assert any("all rows at once" in note for note in fit.notes)
+    np.testing.assert_allclose(fit.outlier_probability, strayed.outlier_probability, atol=1e-5)
+
+
 GROUPS = 12
 
 

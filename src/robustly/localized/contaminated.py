@@ -78,6 +78,9 @@ def contaminated(program: Program, core: RowModel) -> Contamination:
     site, has_sides = program.sites.local[0], core.dim == 1
     fitted = {name: f"{site}.{name}" for name in BELIEVED if has_sides or name in ("width", "share")}
 
+    def core_of(theta: Any) -> dict[str, Any]:
+        return {name: value for name, value in theta.items() if name not in fitted.values()}
+
     def coordinate(prior: Any, theta: Any, z: Any) -> tuple[Any, Any]:
         """Where the free coordinate of a part is counted from, and in what steps."""
         middle, deviation = _middle_of_prior(prior, core)
@@ -87,15 +90,15 @@ def contaminated(program: Program, core: RowModel) -> Contamination:
 
     def moved(u: Any, theta: Any, row: Any, z: Any) -> Any:
         assert core.prior is not None
-        begin, step = coordinate(core.prior(theta, row), theta, z)
+        begin, step = coordinate(core.prior(core_of(theta), row), theta, z)
         return begin + step * u
 
     def joint(u: Any, theta: Any, row: Any, z: Any) -> Any:
         assert core.prior is not None
-        prior = core.prior(theta, row)
+        prior = core.prior(core_of(theta), row)
         local = _value_at(prior, core, *coordinate(prior, theta, z), u)
         here = jnp.where(z[0] == 0, _log_prior(prior, u, core), jnp.sum(dist.Normal().log_prob(u)))
-        return core.log_likelihood(local, theta, row) + here + log_share(theta, z)
+        return core.log_likelihood(local, core_of(theta), row) + here + log_share(theta, z)
 
     def log_share(theta: Any, z: Any) -> Any:
         share = theta[fitted["share"]]
@@ -106,7 +109,7 @@ def contaminated(program: Program, core: RowModel) -> Contamination:
         return jnp.where(z[0] == 0, jnp.log1p(-share), strayed)
 
     def log_hyperprior(theta: Any) -> Any:
-        total = core.log_hyperprior(theta)
+        total = core.log_hyperprior(core_of(theta))
         for name, place in fitted.items():
             is_share = name in ("share", "side")
             free = jnp.log(theta[place]) - (jnp.log1p(-theta[place]) if is_share else 0.0)
@@ -119,7 +122,9 @@ def contaminated(program: Program, core: RowModel) -> Contamination:
         joint=joint,
         moved=moved,
         latents=SIDES if has_sides else NO_SIDES,
-        log_likelihood=lambda local, theta, row, z: core.log_likelihood(local, theta, row),
+        log_likelihood=lambda local, theta, row, z: core.log_likelihood(local, core_of(theta), row),
+        transform=lambda u, theta, row: core.local(u, core_of(theta), row),
+        log_prior=None,
         start={**core.start, **{place: START[name] for name, place in fitted.items()}},
         constraints={
             **core.constraints,
@@ -204,8 +209,9 @@ def fit_two_parts(
             found = search(RowProblem(law.model, rows, integrate), stop, start=start)
         except FitError:
             continue
-        if np.isfinite(found.value):
+        if np.isfinite(found.value) and (best is None or found.value > best.value):
             best = found
+        if best is not None and best.outcome.converged:
             break
     if best is None:
         return plain, lambda: judge([one_part])
