@@ -113,6 +113,8 @@ def test_a_formula_and_a_pair_take_partitions(near, frame):
     same(rb.glm("count ~ center(a) + C(kind)", frame), rb.glm("count ~ center(a) + C(kind)", rows), level=1e-3)
     known, found = GammaPoisson().fit(frame["count"].to_numpy()), GammaPoisson().fit(rows["count"])
     np.testing.assert_allclose(found.estimates, known.estimates, rtol=1e-8)
+    np.testing.assert_allclose(np.asarray(found.standard_errors), np.asarray(known.standard_errors), rtol=1e-8)
+    np.testing.assert_allclose(np.asarray(found.evidence), known.evidence, rtol=1e-8, atol=1e-8)
     np.testing.assert_array_equal(np.sort(np.asarray(found.outliers())), np.sort(known.outliers()))
 
 
@@ -122,6 +124,7 @@ def test_a_mixture_takes_partitions(near, frame):
     found = rb.RobustGaussianMixture(2, random_state=0).fit(rows[COLUMNS])
     np.testing.assert_allclose(found.means_, known.means_, rtol=1e-8)
     np.testing.assert_allclose(found.covariances_, known.covariances_, rtol=1e-8)
+    np.testing.assert_allclose(np.asarray(found.surprise_), known.surprise_, rtol=1e-8)
     np.testing.assert_array_equal(found.outliers(), known.outliers())
 
 

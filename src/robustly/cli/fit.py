@@ -70,6 +70,7 @@ def fit_command(
         workers,
         scheduler,
         checkpoint,
+        group_law.value,
     )
     if not stored.is_needed:
         refuse_missing_file(data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import glob
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ class StoredFit:
     workers: int | None = None
     scheduler: str | None = None
     checkpoint: Path | None = None
+    group_law: str = "normal"
 
     @property
     def is_needed(self) -> bool:
@@ -56,19 +57,21 @@ class StoredFit:
             raise DataError(f"--fdr is a share between 0 and 1; got {self.fdr}. 0.05 is usual.")
         # All is asked while there is a cluster to answer.
         with self._rows() as rows, told(), terminal.working("fitting …"):
-            classical, robust = self._fits(rows)
-            outliers = np.asarray(robust.outliers(fdr=self.fdr))
-            facts = self._facts(classical, robust, outliers) if as_json else {}
-            summary = "" if as_json else str(robust.summary())
+            fits = self._fits(rows)
+            fit = next(iter(fits.values()))
+            outliers = np.asarray(fit.outliers(fdr=self.fdr))
+            facts = self._facts(fits, outliers) if as_json else {}
+            summary = "" if as_json else str(fit.summary())
             if save is not None:
-                robust.save(save)
+                fit.save(save)
         if as_json:
             terminal.write_json(facts)
         else:
             typer.echo(summary)
             shown = ", ".join(map(str, outliers[:MOST_SHOWN])) + (" …" if len(outliers) > MOST_SHOWN else "")
-            typer.echo(f"{len(outliers)} rows do not belong (rows count from 0){': ' if shown else ''}{shown}")
-        if not robust.outcome.converged:
+            units = f"groups of {fit.unit} do not belong" if fit.unit else "rows do not belong (rows count from 0)"
+            typer.echo(f"{len(outliers)} {units}{': ' if shown else ''}{shown}")
+        if not fit.outcome.converged:
             raise typer.Exit(1)
 
     @contextlib.contextmanager
@@ -106,20 +109,33 @@ class StoredFit:
                 ) from None
             yield dd.read_parquet(list(files.files), split_row_groups="infer")
 
-    def _fits(self, rows: Any) -> tuple[Fit, Fit]:
+    def _fits(self, rows: Any) -> dict[str, Fit]:
+        """The fit that was asked for first, by what it is called."""
         from robustly.glm.fit import fit_glm
         from robustly.glm.formula import read_formula
 
         read = read_formula(self.formula, rows, self.family, **self.columns)
         common: dict[str, Any] = {"formula": read.columns, "max_iter": self.max_iter}
+        if read.groups is not None:
+            from robustly.glm.grouped.fit import fit_grouped
+
+            local: Any = None if self.local in ("auto", "none") else self.local
+            degrees = None if self.dof in ("fit", "auto") else degrees_of(self.dof)
+            options: dict[str, Any] = {"local": local, "group_law": self.group_law, "dof": degrees}
+            return {
+                "mixed": fit_grouped(
+                    read.groups, read.family, effects=read.effects, checkpoint=self.checkpoint, **options, **common
+                )
+            }
         kept = lambda name: None if self.checkpoint is None else self.checkpoint / name
         classical = fit_glm(read.design, read.family, local=None, checkpoint=kept("classical"), **common)
         if self.local == "none":
-            return classical, classical
-        options: dict[str, Any] = {"prior": self.prior, "dof": degrees_of(self.dof), "checkpoint": kept("robust")}
-        return classical, fit_glm(read.design, read.family, local=self.local, **options, **common)
+            return {"robust": classical, "classical": classical}
+        options = {"prior": self.prior, "dof": degrees_of(self.dof), "checkpoint": kept("robust")}
+        robust = fit_glm(read.design, read.family, local=self.local, **options, **common)
+        return {"robust": robust, "classical": classical}
 
-    def _facts(self, classical: Fit, robust: Fit, outliers: Any) -> dict[str, Any]:
+    def _facts(self, fits: Mapping[str, Fit], outliers: Any) -> dict[str, Any]:
         models = {
             name: {
                 "outcome": {"kind": fit.outcome.kind, "text": fit.outcome.text, "converged": fit.outcome.converged},
@@ -131,7 +147,9 @@ class StoredFit:
                 },
                 "notes": list(fit.notes),
             }
-            for name, fit in (("robust", robust), ("classical", classical))
+            for name, fit in fits.items()
         }
-        about = {"data": str(self.data), "formula": self.formula, "family": self.family, "rows": len(robust.weight)}
+        fit = next(iter(fits.values()))
+        rows = len(fit.weight) if fit.row_count is None else fit.row_count
+        about = {"data": str(self.data), "formula": self.formula, "family": self.family, "rows": rows}
         return {**about, **models, "outliers": outliers}

@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 
 from robustly.errors import DataError, did_you_mean, names
-from robustly.rows.labels import as_floats
+from robustly.rows.labels import as_floats, refuse_elsewhere
 
 
 def as_pandas(data: Any) -> pd.DataFrame:
     """A pandas frame from any that narwhals knows, or a dictionary of columns."""
     if isinstance(data, pd.DataFrame):
         return data
+    refuse_elsewhere(data, "data")
     if isinstance(data, dict):
         try:
             return pd.DataFrame(data)

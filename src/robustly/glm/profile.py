@@ -121,7 +121,9 @@ def fit_held(design: Design, plan: Plan, place: int, value: float) -> Found:
     column = place - int(design.intercept)
     here = design.rows.here
     if here is None:
-        raise ModelError("an interval by the likelihood's profile needs rows in memory.")
+        raise ModelError(
+            'an interval by the likelihood\'s profile needs rows in memory. Take kind="information", or fit a sample of the rows.'
+        )
     matrix, offset, y, trials = here.data
     along = 1.0 if intercept else matrix[:, [column]].toarray()[:, 0] if design.sparse else matrix[:, column]
     keep = [one for one in range(matrix.shape[1]) if intercept or one != column]

@@ -186,6 +186,10 @@ class FittedRegression:
 
 def regression_of(fit: Fit) -> FittedRegression:
     """The regression behind a fit."""
+    if fit.unit:
+        raise ModelError(
+            f'this is a fit with groups ("{fit.unit}"), which predicts rows in memory: give arrays, and groups=.'
+        )
     if not isinstance(fit.model, FittedRegression):
         raise ModelError("a fitted regression is needed; got a fit of another model.")
     return fit.model

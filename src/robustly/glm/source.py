@@ -84,7 +84,7 @@ class GLMSource(Source):
 
     @cached_property
     def _curves(self) -> tuple[np.ndarray, np.ndarray]:
-        self._need_memory("the slope of every row")
+        self._need_memory("the slope of every row, by which loo, influence, comparisons and reports go,")
         slope, curve = self.problem.curves_by_row(self.found.vector)
         if self._kinked:
             # Rows on the fit sit on the kink of their density: of all slopes there, those that balance all other rows.

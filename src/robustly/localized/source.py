@@ -149,7 +149,10 @@ class TailPass:
         with _one_program, double_precision():
             found = self.model.closed_tails(with_data(program, arguments, data), len(data[0]))
         if found is None:
-            raise ModelError("tail probabilities of these observations are simulated, which needs rows in memory.")
+            raise ModelError(
+                "tail probabilities of these observations are simulated, which needs rows in memory. Fit a sample, or rank rows by "
+                "fit.surprise."
+            )
         return {}, {"tail": found}, None
 
 

@@ -122,8 +122,21 @@ def refuse_other_length(rows: int, label: str, given: Any) -> None:
         )
 
 
+def refuse_elsewhere(given: Any, label: str) -> None:
+    """Columns that live elsewhere, where a model would bring them into memory without a word."""
+    if isinstance(given, np.ndarray | list | tuple) or given is None:
+        return
+    in_dask = hasattr(given, "__dask_graph__") and hasattr(given, "to_delayed")
+    if in_dask or getattr(type(given), "lives_elsewhere", False):
+        raise DataError(
+            f"{label} is in {'Dask partitions' if in_dask else given.where}, and rows in memory are needed here. Read them, or some of them: pandas.read_parquet(path), "
+            "collection.compute()."
+        )
+
+
 def as_numbers(given: Any, label: str) -> Any:
     """An array that came as numbers, if nothing of it would be lost: no imaginary parts, no masks."""
+    refuse_elsewhere(given, label)
     if isinstance(given, np.ma.MaskedArray):
         hidden = np.ma.getmaskarray(given)
         if hidden.any():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -36,6 +36,8 @@ class Layout:
 @dataclass(frozen=True, eq=False)
 class Stored(ABC):
     """Some columns of rows that live elsewhere."""
+
+    lives_elsewhere: ClassVar[bool] = True
 
     columns: str | tuple[str, ...] | None = None
     """One name for a vector, several for a matrix, None for a frame."""

@@ -12,7 +12,7 @@ from robustly.fit.t_components import Components, Rules
 from robustly.fit.t_settings import LARGEST_VALUE, check_t_settings, floor_of
 from robustly.fit.t_start import make_start
 from robustly.model import scale_matrices
-from robustly.rows.labels import as_numbers
+from robustly.rows.labels import as_numbers, refuse_elsewhere
 from robustly.series.baumwelch import Chain, HMMRules
 
 START_DOF = 5.0
@@ -31,6 +31,7 @@ def check_hmm_settings(model: Any) -> None:
 
 def read_rows(X: ArrayLike, lengths: ArrayLike | None, dim: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """Rows (T, d) as numbers, NaN for missing, and where each sequence ends."""
+    refuse_elsewhere(X, "X")
     try:
         rows = np.array(as_numbers(X, "X"), dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:
