@@ -32,6 +32,9 @@ NEGLIGIBLE = 1e-5
 # The final Newton step is accepted without re-evaluating when it is this small (in shares of the gain that ends a climb)
 # and, at the pace of the steps before, the gain remaining after it is below the tolerance.
 ACCEPTED = 10.0
+# Of an objective as large as this, passes are long and rows many: a final step of some tenth of a standard error changes curvatures by
+# less than 1e-4 of themselves, and as Newton's steps go, what remains after it is the square of what it is of the one before.
+LARGE, ACCEPTED_OF_LARGE = 1e5, 300.0
 
 # With more than this to gain, in units of the square root of the objective, the next look is far from the last: of n rows,
 # a step that promises much less than √n nats leaves less than one.
@@ -193,9 +196,10 @@ class Newton:
         self._aim()
         gain = self.history[-1]["expected_gain"] = self.gain
         # Accept the final Newton step without re-evaluating when the predicted remaining gain is below the tolerance.
-        sure = (
-            self.exact and length == 1.0 and gain <= ACCEPTED * target and gain * gain <= NEGLIGIBLE * target * before
-        )
+        large = abs(self.value) >= LARGE
+        remaining = gain * (gain / before) ** (2 if large else 1) if before > 0 else gain
+        accepted = gain <= (ACCEPTED_OF_LARGE if large else ACCEPTED) * target and remaining <= NEGLIGIBLE * target
+        sure = self.exact and length == 1.0 and accepted
         if sure or (last and gain <= max(target, 1e-3 * before)) or gain <= NEGLIGIBLE * target:
             if self._leaves_saddle():
                 return

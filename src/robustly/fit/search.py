@@ -21,7 +21,7 @@ from robustly.fit.problem import EvidenceProblem, Found
 
 # Above this many rows the search first runs on a sample; the full rows then need only a few passes.
 MANY_ROWS = 30_000
-SHARE, FEWEST, MOST = 16, 8192, 1 << 17
+SHARE, FEWEST, MOST = 8, 8192, 1 << 17
 # The fit of a sample is a start: closer than this (in nats) to its top is far closer than it is to that of all rows.
 SAMPLE_RTOL = 1e-3
 Report = Callable[[dict[str, Any]], None]

@@ -11,7 +11,7 @@ import numpy as np
 
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation
-from robustly.approx.tabulated import STEP, Tables, make_tables
+from robustly.approx.tabulated import POINTS, STEP, Tables, make_tables
 from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
@@ -32,6 +32,8 @@ TABLE_ROWS = CHUNK
 TABLE_SHARE = 4
 # About so many points has the table of one response.
 TABLE_POINTS = 32
+# By this share tables may have points more than they need, where that spares a look at the rows.
+WIDER = 0.5
 # A light pull of the coefficients to zero, for samples that may not span all columns.
 SAMPLE_RIDGE = 1e-3
 LOGISTIC = 1.7
@@ -130,20 +132,18 @@ class Regression(ViewProblem):
             and design.responses is not None
             and TABLE_SHARE * TABLE_POINTS * len(design.responses) <= len(design)
         )
-        loop = table_sums if self.tabulated else plan.law.loop
-        by_loop = design.looped and loop is not None
+        loop = None if not design.looped else table_sums if self.tabulated else plan.law.loop
         # Rows without points are so cheap that what surrounds a chunk shows.
-        self.chunk = CHUNK * (4 if self.tabulated or by_loop else 1 if approx.has_coarse_rule(model) else 2)
+        self.chunk = CHUNK * (4 if self.tabulated or loop is not None else 1 if approx.has_coarse_rule(model) else 2)
         rows = design.rows.cut_into(self.chunk)
         # Other numbers are held for a while, and what is compiled then serves with them and without.
         still = tuple(
             1 + i for i, name in enumerate(names) if name == "dof" and name in plan.held and not plan.law.closed
         )
-        view = LinearView(design, held, free)
-        super().__init__(model, view, rows, approx, rough=plan.rough, held=still)
-        self.loop = LoopPass(view, loop) if by_loop and loop is not None else None
+        super().__init__(model, LinearView(design, held, free), rows, approx, rough=plan.rough, held=still)
+        self.loop = None if loop is None else LoopPass(self.linear, loop)
         self.design, self.plan, self.edges = design, plan, Edges() if edges is None else edges
-        # With 0/1 rows a larger spread and larger coefficients say the same; what they say together is searched for.
+        # With 0/1 rows a larger spread and larger coefficients say the same; they are searched for together.
         self.attenuated = (
             isinstance(plan.law, LocalPredictor)
             and isinstance(plan.law.family, Bernoulli | Binomial)
@@ -196,14 +196,13 @@ class Regression(ViewProblem):
     # ------------------------------------------------------------------ looking
 
     def _pass(self, vector: np.ndarray, effort: Effort) -> tuple[Pass, Any]:
-        tables, at = self._tables(vector) if self.tabulated else None, self.linear.at(vector)
+        at, responses = self.linear.at(vector), self.design.responses
         if self.loop is not None and not self.tabulated:
             return self.loop, (at, self.plan.law.loop_numbers(at[1]))
-        if tables is None:
+        tables = self._tables(vector) if self.tabulated else None
+        if tables is None or responses is None:
             return super()._pass(vector, effort)
-        if self.loop is not None and self.design.responses is not None:
-            return self.loop, (at, (*tables, self.design.responses.begin, self.design.responses.place))
-        return self.read, (at, tables)
+        return (self.read, (at, tables)) if self.loop is None else (self.loop, (at, (*tables, *responses.places)))
 
     def _tables(self, vector: np.ndarray, value: Callable[..., Any] | None = None) -> Tables | None:
         """Tables of all responses at the shared numbers of a vector, as wide as the rows' predictors need them.
@@ -223,14 +222,25 @@ class Regression(ViewProblem):
             return value(numbers, row, found), np.empty((len(y), 0)), np.empty((len(y), 0))
 
         with double_precision(), np.errstate(all="ignore"):
-            ends = self.rows.map(ReachPass(self.view, responses), at).sums
             width = self.plan.law.width(responses.y, responses.trials, np.asarray(phi))
-            low, high, most = -ends["max under"], ends["max over"], len(self.design) // TABLE_SHARE
-            made = make_tables(curves, responses, low, high, width, most, self.step)
-        if made is None:
-            return None
-        tables, self.step = made
+            low, high = self._predictor_range(at, self.step * width)
+            made = make_tables(curves, responses, low, high, width, len(self.design) // TABLE_SHARE, self.step)
+        tables, self.step = (None, self.step) if made is None else made
         return tables
+
+    ranges: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    """Coefficients at which rows were asked for their predictors, and between which these lay for each response."""
+
+    def _predictor_range(self, at: tuple[Any, Any], step: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Between which predictors the rows of each response lie: after a short way, within what coefficients moved."""
+        if self.ranges is not None and self.design.knows_moments:
+            (_, low, high), away = self.ranges, self.design.furthest(at[0] - self.ranges[0])
+            if np.sum(2.0 * away / step) <= WIDER * np.sum((high - low) / step + POINTS):
+                return low - away, high + away
+        assert self.design.responses is not None
+        ends = self.rows.map(ReachPass(self.view, self.design.responses), at).sums
+        self.ranges = at[0], -ends["max under"], ends["max over"]
+        return self.ranges[1:]
 
     def _look(self, vector: np.ndarray, sums: dict[str, Any]) -> Look:
         found = super()._look(vector, sums)
@@ -246,18 +256,17 @@ class Regression(ViewProblem):
         if family not in known:
             bare = self.design.without_columns
             rows = self.rows if bare is None else bare.cut_into(self.chunk)
-            known[family] = float(rows.map(self._base_pass, None).sums["base"])
+            known[family] = float(rows.map(self._base_pass(by_row=False), None).sums["base"])
         return known[family]
 
-    @property
-    def _base_pass(self) -> Pass:
+    def _base_pass(self, *, by_row: bool = True) -> Pass:
         """A pass that gives what the log density holds of the responses alone; of equal ones it is found once."""
         family, responses = self.plan.law.family, self.design.responses if self.tabulated else None
         known = np.zeros(0) if responses is None else family.log_base(responses.y, responses.trials)
 
         def base(theta: Any, data: Data, weight: np.ndarray, state: Any) -> tuple[dict[str, Any], dict[str, Any], None]:
             each = family.log_base(data[2], data[3]) if responses is None else known[responses.of(data)]
-            return {"base": np.where(weight > 0, weight * each, 0.0).sum()}, {"base": each}, None
+            return {"base": np.where(weight > 0, weight * each, 0.0).sum()}, {"base": each} if by_row else {}, None
 
         return base
 
@@ -316,7 +325,7 @@ class Regression(ViewProblem):
         return self.rows.map(replace(self.read, by_row="value"), (self.view.at(vector), tables)).by_unit["value"]
 
     def evidence_at(self, vector: np.ndarray) -> np.ndarray:
-        base = self.rows.map(self._base_pass, None).by_unit["base"]
+        base = self.rows.map(self._base_pass(), None).by_unit["base"]
         if self.seen_at is not None and np.array_equal(self.seen_at, vector) and "evidence" in self.by_unit:
             return self.by_unit["evidence"] + base
         tables = self._tables(vector) if self.tabulated else None

@@ -159,6 +159,11 @@ class Design:
         with np.errstate(over="ignore", invalid="ignore"):
             return {**self._wide.map(moments, idea).sums, "idea": idea}
 
+    @property
+    def knows_moments(self) -> bool:
+        """Whether it was looked already how far out dense columns go."""
+        return not self.sparse and "_moments" in self.__dict__
+
     @cached_property
     def centre(self) -> np.ndarray:
         """Weighted column means."""
@@ -266,10 +271,13 @@ class Design:
         """More than any row's leverage, times the weight of all: told by how far out columns go, without a look at the rows."""
         if self.sparse:
             return np.inf
-        furthest = self._moments["max distance"] + np.abs(self._moments["idea"] - self.centre)
-        sizes = np.linalg.norm(self.to_shifted, axis=1)
-        norm = sizes[0] + furthest @ sizes[1:] if self.intercept else furthest @ sizes
-        return float(self._moments["max weight"] * norm**2)
+        return float(self._moments["max weight"] * self.furthest(np.linalg.norm(self.to_shifted, axis=1)) ** 2)
+
+    def furthest(self, beta: np.ndarray) -> float:
+        """More than any row's predictor without its offset, for coefficients of shifted columns: told by how far out these go."""
+        out = self._moments["max distance"] + np.abs(self._moments["idea"] - self.centre)
+        size = np.abs(beta)
+        return float(size[0] + out @ size[1:] if self.intercept else out @ size)
 
     def determined_by(self, row: int) -> list[str]:
         """The terms whose coefficients only this row, with leverage one, determines."""

@@ -28,9 +28,15 @@ class Responses:
     def __len__(self) -> int:
         return len(self.y)
 
+    @property
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """What a row finds its own by: the place of its response is ``place[begin[trials] + y]``."""
+        return self.begin, self.place
+
     def of(self, data: Data) -> np.ndarray:
         """The place of every row's response; `data` are a regression's."""
-        return self.place[self.begin[data[3].astype(np.int64)] + data[2].astype(np.int64)]
+        trials = data[3][:1] if data[3].strides == (0,) else data[3]  # one number for all rows is looked up once
+        return self.place[self.begin[trials.astype(np.int64)] + data[2].astype(np.int64)]
 
 
 def different_responses(rows: Rows) -> Responses | None:
