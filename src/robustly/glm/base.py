@@ -11,6 +11,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
 from robustly._runtime.estimator import as_before_if_stopped, with_parameters
+from robustly._runtime.settings import check_yes_or_no
 from robustly.errors import DataError, ModelError, PersistError, names
 from robustly.glm.families import Binomial, Family, Normal
 from robustly.glm.fit import fit_glm
@@ -77,7 +78,14 @@ class GLMEstimator(BaseEstimator):
         from robustly.glm.stored import stored_design
 
         given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
-        design = stored_design(X, y, given, intercept=self.fit_intercept, ridge=self.alpha, classes=classes)
+        design = stored_design(
+            X,
+            y,
+            given,
+            intercept=check_yes_or_no("fit_intercept", self.fit_intercept),
+            ridge=self.alpha,
+            classes=classes,
+        )
         self._take_names(design)
         return design
 
@@ -124,7 +132,7 @@ class GLMEstimator(BaseEstimator):
             matrix,
             y,
             terms,
-            intercept=bool(self.fit_intercept),
+            intercept=check_yes_or_no("fit_intercept", self.fit_intercept),
             weight=sample_weight,
             offset=offset,
             exposure=exposure,
@@ -310,7 +318,13 @@ class RowRegressor(RegressorMixin, GLMEstimator):
 
         given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
         design, grouping = stored_design_in_groups(
-            X, y, given, groups, self._family(), intercept=self.fit_intercept, ridge=self.alpha
+            X,
+            y,
+            given,
+            groups,
+            self._family(),
+            intercept=check_yes_or_no("fit_intercept", self.fit_intercept),
+            ridge=self.alpha,
         )
         self._take_names(design)
         keep_fit(self, self._fit_groups(design, self._family(), grouping, RowLabels()))

@@ -169,7 +169,13 @@ def group_design(
         raise ModelError(
             f'all rows are in one group of "{grouping.name}", so effects of groups cannot be told. Leave the bar out.'
         )
-    sizes = np.sqrt(np.mean(columns**2, axis=0))
+    with np.errstate(over="ignore"):
+        sizes = np.sqrt(np.mean(columns**2, axis=0))
+    if not np.isfinite(sizes).all():
+        raise DataError(
+            f'the squares of the effect "{terms[int(np.argmax(sizes))]}" are beyond what a computer\'s numbers can hold. Divide that '
+            "column by its largest value."
+        )
     if np.any(sizes == 0):
         raise ModelError(f'the effect "{terms[int(np.argmin(sizes))]}" has a column of zeros. Leave it out.')
     return GroupDesign(design, grouping, one_if_constant(columns / sizes), sizes, terms, entries)

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from robustly.errors import ModelError, names
+from robustly._runtime.settings import check_real, check_whole
+from robustly.errors import DataError, ModelError, names
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.search import search
 from robustly.glm.asked import LocalChoice, law_of
@@ -20,6 +21,8 @@ from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels
 
 OPTIONS = ("local", "group_law", "group_dof", "dof", "tol", "max_iter")
+# Squares of variances are taken.
+MOST = 1e70
 # Laws of effects with closed forms for normal responses.
 CLOSED = ("normal", "precision")
 NOISE = 1e-5
@@ -56,9 +59,15 @@ def fit_grouped(
         raise ModelError(
             f"a regression with groups takes {names(OPTIONS)}; got {names(sorted(others))}. Leave that out."
         )
-    if not tol > 0 or max_iter < 1:
-        raise ModelError(f"tol is above 0 and max_iter at least 1; got {tol} and {max_iter}.")
+    check_real("tol", tol, "a number above 0", 0.0, ends=False)
+    check_whole("max_iter", max_iter, 1)
     notes = family.check_response(given.design.y, given.design.trials)
+    largest = int(np.argmax(np.abs(given.design.y)))
+    if abs(given.design.y[largest]) > MOST:
+        raise DataError(
+            f"y holds {given.design.y[largest]} in row {largest}, whose fourth power is beyond what a computer's numbers can hold. Divide "
+            "y by a common scale."
+        )
     chosen = None if local == "auto" else local
     law = law_of(family, chosen, "normal")
     if not law.closed:
