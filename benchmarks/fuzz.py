@@ -1,10 +1,12 @@
 """Does anything end without an answer or a named error? Many odd inputs to everything public, from numbers 0 on.
 
     python benchmarks/fuzz.py FOLDER --count 20000
+    python benchmarks/fuzz.py OTHER --first 40000 --count 3000
 
 A number is one input (``tests/faults/fuzz_cases.py``, where the same inputs are run one by one). Inputs are run in pieces, each by
 a process of its own, and what came of them is kept in FOLDER, so that a run which is stopped goes on. ``--again`` runs those
-once more that did not end well, after a mend. The report is written to ``benchmarks/results/fuzz.md``.
+once more that did not end well, after a mend. The report of numbers from 0 on is written to ``benchmarks/results/fuzz.md``, that of
+others to their folder.
 """
 
 from __future__ import annotations
@@ -92,7 +94,8 @@ def kept_in(folder: Path) -> dict[int, dict]:
         for line in path.read_text().splitlines():
             one = json.loads(line)
             before = known.get(one["number"], one)
-            known[one["number"]] = {**one, "mended": before["end"] not in WELL or before.get("mended", False)}
+            mended = one["end"] in WELL and (before["end"] not in WELL or before.get("mended", False))
+            known[one["number"]] = {**one, "mended": mended}
     return known
 
 
@@ -105,7 +108,7 @@ def report(known: dict[int, dict]) -> str:
     lines = [
         "# Odd inputs to everything public",
         "",
-        f"`python benchmarks/fuzz.py FOLDER --count {len(known)}`: inputs 0 to {max(known)}, {len(wrong)} of which ended neither with",
+        f"`python benchmarks/fuzz.py FOLDER --first {min(known)} --count {len(known)}`: inputs {min(known)} to {max(known)}, {len(wrong)} of which ended neither with",
         "finite answers nor with a named error. The longest took "
         f"{slowest['seconds']:.0f} s of work ({slowest['target']}, number {slowest['number']}).",
         f"{sum(one.get('mended', False) for one in known.values())} of them did not end well when they were first run, and were run again after a mend.",
@@ -128,6 +131,7 @@ def main() -> None:
     reader = argparse.ArgumentParser(description=__doc__)
     reader.add_argument("folder", type=Path)
     reader.add_argument("--count", type=int, default=20_000)
+    reader.add_argument("--first", type=int, default=0)
     reader.add_argument("--again", action="store_true")
     reader.add_argument("--numbers", help=argparse.SUPPRESS)
     asked = reader.parse_args()
@@ -136,7 +140,9 @@ def main() -> None:
         return
     asked.folder.mkdir(parents=True, exist_ok=True)
     known = kept_in(asked.folder)
-    missing = [n for n in range(asked.count) if n not in known or (asked.again and known[n]["end"] not in WELL)]
+    numbers = range(asked.first, asked.first + asked.count)
+    written = (asked.folder if asked.first else HERE / "results") / "fuzz.md"
+    missing = [n for n in numbers if n not in known or (asked.again and known[n]["end"] not in WELL)]
     for start in range(0, len(missing), PIECE):
         found = piece(missing[start : start + PIECE], asked.folder)
         known = kept_in(asked.folder)
@@ -144,8 +150,8 @@ def main() -> None:
         for one in found:
             if one["end"] not in WELL:
                 print(json.dumps(one), flush=True)
-        (HERE / "results" / "fuzz.md").write_text(report(known))
-    (HERE / "results" / "fuzz.md").write_text(report(known))
+        written.write_text(report(known))
+    written.write_text(report(known))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from robustly._runtime.undisturbed import undisturbed
 from robustly.result import views
 
 __version__ = "0.1.0"
@@ -99,10 +100,11 @@ __all__ = sorted([*_HOMES, *_MODULES, "__version__"])
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"robustly.{_HOMES[name]}"), name)
-    if name in _MODULES:
-        return importlib.import_module(f"robustly.{_MODULES[name]}")
+    with undisturbed():
+        if name in _HOMES:
+            return getattr(importlib.import_module(f"robustly.{_HOMES[name]}"), name)
+        if name in _MODULES:
+            return importlib.import_module(f"robustly.{_MODULES[name]}")
     raise AttributeError(f"module 'robustly' has no attribute {name!r}")
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from fuzz_commands import COMMANDS
+from fuzz_models import MODELS
 from fuzz_programs import PROGRAMS
 from fuzz_targets import TARGETS, Answers, Call
 
@@ -45,7 +46,7 @@ OFTEN = (
     "pair NormalNormal",
     "robustly topics",
 )
-ALL = {**TARGETS, **PROGRAMS, **COMMANDS}
+ALL = {**TARGETS, **MODELS, **PROGRAMS, **COMMANDS}
 OURS = (ConvergenceWarning, IdentifiabilityWarning, HeavyTailsWarning, OverlapWarning)
 
 

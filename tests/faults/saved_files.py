@@ -45,6 +45,7 @@ def write_all(folder: Path) -> dict[str, Path]:
         "fit": rb.localize(scales, "precision").fit(noise),
         "conjugate": rb.conjugate.GammaPoisson().fit(np.random.default_rng(4).negative_binomial(2, 0.2, 40)),
         "glm": rb.glm("y ~ scale(x) * C(g) + bs(t, df=4) + offset(log(t))", frame, family="poisson"),
+        "glm_categories": rb.glm("g ~ scale(x)", frame, family="multinomial"),
         "glm_grouped": rb.glm("log(y + 1) ~ x + (1 | g)", frame, family="normal"),
         "glm_estimator": rb.RobustPoissonRegression().fit(X, y),
         "glm_estimator_labels": rb.RobustLogisticRegression(local="label").fit(

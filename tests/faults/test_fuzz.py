@@ -3,6 +3,7 @@
 import pytest
 from fuzz_cases import case, end_of
 from fuzz_commands import COMMANDS
+from fuzz_models import MODELS
 from fuzz_programs import PROGRAMS
 from fuzz_targets import CHEAP
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,10 @@ COUNTS = {
     "HMM": 250,
     "LDA": 300,
     "RobustLDA": 300,
+    "glm groups": 60,
+    "categories": 100,
+    "extra zeros": 20,
+    "series": 30,
     "robustly fit": 60,
     "robustly outliers": 40,
     "robustly topics": 120,
@@ -34,7 +39,7 @@ for rare in (
     "pair GammaGamma",
 ):
     del COUNTS[rare]
-SOME = {**CHEAP, **PROGRAMS, **COMMANDS}
+SOME = {**CHEAP, **MODELS, **PROGRAMS, **COMMANDS}
 
 
 def test_there_are_two_thousand_inputs():
@@ -79,6 +84,25 @@ SEEN: tuple[tuple[str, int], ...] = (
     ("RobustLDA", 2601),
     ("RobustLDA", 1371587),
     ("localize by group", 231),
+    ("glm groups", 117),
+    ("glm groups", 252),
+    ("glm groups", 320),
+    ("glm groups", 702),
+    ("glm groups", 821),
+    ("glm groups", 1071),
+    ("glm groups", 1275),
+    ("categories", 276),
+    ("categories", 505),
+    ("categories", 1048),
+    ("extra zeros", 17),
+    ("extra zeros", 102),
+    ("series", 3),
+    ("series", 16),
+    ("series", 50),
+    ("series", 71),
+    ("series", 310),
+    ("series", 393),
+    ("localize requested", 10),
 )
 
 

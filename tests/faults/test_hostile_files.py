@@ -10,6 +10,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from hostile_files import Watch, content_of, crafted, formulas, members_of, mutated, packed, verdict, zips
+from hostile_members import further
 from saved_files import rows, write_all
 
 import robustly as rb
@@ -53,6 +54,14 @@ def test_formulas_in_files_are_built_from_known_pieces_only(saved, expected, tmp
     found, count = faults(formulas(members_of(saved["glm"]), tmp_path / "ran"), expected, tmp_path)
     assert not found
     assert count >= 25
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_members_headers_texts_and_formulas_of_all_kinds_are_refused_or_harmless(saved, expected, tmp_path):
+    found, count = faults(further(saved, tmp_path / "ran"), expected, tmp_path)
+    assert not found
+    assert count > 200
+    assert not (tmp_path / "ran").exists()
 
 
 def test_files_that_would_unpack_to_much_are_refused_before_they_do(saved, expected, tmp_path):

@@ -111,6 +111,33 @@ def test_an_interrupted_fit_leaves_the_estimator_as_it_was(monkeypatch):
     assert model.predict(X).shape == (60,)
 
 
+BROKEN_OFF = """
+import signal, sys, threading, time
+from robustly._runtime.numba_loops import compiled
+
+@compiled()
+def twice(x):
+    return 2 * x
+
+def send():
+    while "numba" not in sys.modules:
+        time.sleep(0.001)
+    signal.raise_signal(signal.SIGINT)
+
+threading.Thread(target=send).start()
+try:
+    print("not stopped", twice(1))
+except KeyboardInterrupt:
+    print("stopped", twice(2.5))
+"""
+
+
+def test_ctrl_c_while_a_module_is_imported_leaves_it_whole():
+    """A module whose import is broken off cannot be imported again, and every later fit would fail."""
+    done = subprocess.run([sys.executable, "-c", BROKEN_OFF], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "stopped 5.0", done.stderr
+
+
 # ---------------------------------------------------------------------- where programs are kept
 
 

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 from fuzz_commands import in_folder
 from fuzz_programs import line_program
-from scipy import sparse
+from saved_files import rows, scales
+from scipy import sparse, stats
 
 import robustly as rb
 from robustly.conjugate import (
@@ -151,3 +152,21 @@ def test_documents_of_any_length_are_cut_in_two_without_their_tokens_in_memory()
 def test_scores_of_a_fitted_frame_do_not_complain_of_its_names():
     frame = pd.DataFrame(RNG.poisson(3.0, (20, 4)), columns=list("abcd"))
     assert np.isfinite(rb.LDA(2, random_state=0, max_iter=2, tol=0, draws=1).fit(frame).score(frame))
+
+
+@pytest.mark.parametrize("far", [1e6, 1e9])
+def test_a_row_far_out_has_the_evidence_of_its_law(far):
+    """Its density where other rows are is 1e17 nats down, and rounding there had left nothing of its other coefficients."""
+    values = np.random.default_rng(2).standard_t(2, 40)
+    values[7] = far
+    fit = rb.localize(scales, "precision").fit(values)
+    shape, rate = (float(fit.hyperparameters["precision"][name]) for name in ("concentration", "rate"))
+    expected = stats.t(2.0 * shape, scale=np.sqrt(rate / shape)).logpdf(values)
+    assert fit.outcome.converged
+    assert fit.evidence == pytest.approx(expected, abs=1e-9)
+
+
+def test_no_rows_have_no_predictions():
+    frame = rows()
+    fit = rb.glm("y ~ x + g", frame, family="poisson", local=None)
+    assert len(fit.predictive(frame.iloc[:0]).mean) == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from robustly._runtime.undisturbed import undisturbed
+
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """``numba.njit`` that keeps its machine code on disk where it may, and in memory where it may not."""
@@ -27,7 +29,8 @@ class _Loop:
 
     def make(self) -> Callable[..., Any]:
         """The compiled function; loops that it calls are made first, as numba has to know them."""
-        import numba
+        with undisturbed():
+            import numba
 
         around = self.function.__globals__
         for name in self.function.__code__.co_names:

@@ -28,6 +28,13 @@ def check_real(name: str, value: Any, rule: str, low: float, high: float = np.in
     return float(value)
 
 
+def check_yes_or_no(name: str, value: Any) -> bool:
+    """True or False, or a number that stands for one of them."""
+    if not isinstance(value, bool | np.bool_ | Real):
+        raise ModelError(f"{name} is True or False; got {value!r}.")
+    return bool(value)
+
+
 def check_whole(name: str, value: Any, least: int) -> int:
     """A whole number from `least` up."""
     if not isinstance(value, Integral) or isinstance(value, bool | np.timedelta64) or value < least:

@@ -91,9 +91,10 @@ def maximize(
         watch: called after every step with the vector and the gain still expected; an outcome ends the climb.
         report: called with every history entry, for progress bars.
     """
-    newton = Newton(problem, start, stop, watch, report)
-    while newton.optimum is None:
-        newton.step()
+    with np.errstate(over="ignore", invalid="ignore"):  # rows beyond floating point: told by how the climb ends
+        newton = Newton(problem, start, stop, watch, report)
+        while newton.optimum is None:
+            newton.step()
     return newton.optimum
 
 

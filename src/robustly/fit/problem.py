@@ -361,7 +361,8 @@ def around(default: np.ndarray, rows: Any) -> list[np.ndarray]:
     """Random places around the default, on the scale of one and on the scale of the observed numbers."""
     rng = np.random.default_rng(0)
     columns = [a.reshape(len(a), -1).astype(float) for a in rows.data if a.dtype.kind in "fiu"]
-    unit = max([float(np.std(c)) for c in columns], default=1.0)
+    with np.errstate(over="ignore", invalid="ignore"):  # of rows beyond floating point there is no scale
+        unit = float(np.nan_to_num(max([np.std(c) for c in columns], default=1.0), nan=1.0, posinf=1.0))
     middle = float(np.median(columns[-1])) if columns else 0.0
     found = []
     for _ in range(RANDOM_STARTS // 2):

@@ -9,6 +9,7 @@ import numpy as np
 
 from robustly._runtime.estimator import as_before_if_stopped, parameters_of, with_parameters
 from robustly._runtime.late_bases import Estimator, Regressor
+from robustly._runtime.settings import check_yes_or_no
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.glm.families import Family, Normal
 from robustly.glm.fit import fit_glm
@@ -85,7 +86,14 @@ class GLMEstimator(Estimator):
         from robustly.glm.stored import stored_design
 
         given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
-        design = stored_design(X, y, given, intercept=self.fit_intercept, ridge=self.alpha, classes=classes)
+        design = stored_design(
+            X,
+            y,
+            given,
+            intercept=check_yes_or_no("fit_intercept", self.fit_intercept),
+            ridge=self.alpha,
+            classes=classes,
+        )
         self._take_names(design)
         return design
 
@@ -132,7 +140,7 @@ class GLMEstimator(Estimator):
             matrix,
             y,
             terms,
-            intercept=bool(self.fit_intercept),
+            intercept=check_yes_or_no("fit_intercept", self.fit_intercept),
             weight=sample_weight,
             offset=offset,
             exposure=exposure,
@@ -326,7 +334,13 @@ class RowRegressor(Regressor, GLMEstimator):
 
         given = {"weight": sample_weight, "offset": offset, "exposure": exposure, "trials": trials}
         there = stored_design_in_groups(
-            X, y, given, groups, self._family(), intercept=self.fit_intercept, ridge=self.alpha
+            X,
+            y,
+            given,
+            groups,
+            self._family(),
+            intercept=check_yes_or_no("fit_intercept", self.fit_intercept),
+            ridge=self.alpha,
         )
         self._take_names(there.design)
         keep_fit(self, self._fit_groups(there, self._family(), RowLabels(), checkpoint))

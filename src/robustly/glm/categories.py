@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import expit, log_softmax
+from scipy.special import expit, log_expit, log_softmax
 
 from robustly.fit.newton import Function, maximize
 from robustly.fit.objective import Optimum
@@ -66,10 +66,11 @@ class CategoryEvidence:
         """Log evidence, probabilities of all classes but the first, and the share of being right."""
         by_class, flip = self.split(vector)
         log_all = log_softmax(np.column_stack([np.zeros(len(self.codes)), self.turned @ by_class.T]), axis=1)
-        log_right = np.log1p(-flip) + log_all[np.arange(len(self.codes)), self.codes]
+        log_right = log_all[np.arange(len(self.codes)), self.codes]
         if not self.flips:
             return log_right, np.exp(log_all[:, 1:]), np.ones(len(self.codes)), flip
-        evidence = np.logaddexp(log_right, np.log(flip) - np.log(self.classes))
+        log_right = log_expit(-vector[-1]) + log_right
+        evidence = np.logaddexp(log_right, log_expit(vector[-1]) - np.log(self.classes))
         return evidence, np.exp(log_all[:, 1:]), np.exp(log_right - evidence), flip
 
     def evidence(self, vector: Array) -> Array:

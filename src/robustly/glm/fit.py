@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.settings import check_real, check_whole, is_real_number
-from robustly.errors import IdentifiabilityWarning, ModelError
+from robustly.errors import DataError, IdentifiabilityWarning, ModelError
 from robustly.fit.checkpoint import checkpointed
 from robustly.fit.outcome import Stop, warn_unless_converged
 from robustly.fit.problem import Found
@@ -141,8 +141,16 @@ class ResponseLook:
     """Whether responses have a probability at all, with notes on unusual ones, and whether all rows are single trials."""
 
     family: Family
+    most: float = np.inf
+    """Larger responses are refused: groups of rows take their fourth powers."""
 
     def __call__(self, data: Data) -> tuple[tuple[str, ...], bool]:
+        row = int(np.argmax(np.abs(data[2])))
+        if abs(data[2][row]) > self.most:
+            raise DataError(
+                f"y holds {data[2][row]} in row {row}, whose fourth power is beyond what a computer's numbers can hold. Divide y by a "
+                "common scale."
+            )
         return self.family.check_response(data[2], data[3]), bool(np.all(data[3] == 1))
 
 

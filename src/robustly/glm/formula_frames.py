@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import math
 import numbers
 from collections.abc import Iterable
 from typing import Any
@@ -57,12 +58,19 @@ def refuse_missing(frame: pd.DataFrame, wanted: Iterable[str], rows: bool = True
             )
 
 
+def _reads_as_number(value: Any) -> bool:
+    try:
+        return not math.isnan(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
+
+
 def refuse_texts(column: pd.Series, name: str, what: str = "numbers are needed") -> None:
     """The first value of a column that is no number."""
     if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_complex_dtype(column):
         return
     if pd.api.types.is_string_dtype(column) or column.dtype == object:
-        bad = np.flatnonzero(pd.to_numeric(column, errors="coerce").isna().to_numpy() & ~column.isna().to_numpy())
+        bad = np.flatnonzero([not _reads_as_number(one) for one in column] & ~column.isna().to_numpy())
     else:
         bad = np.zeros(0, dtype=int)
     place = f'"{str(column.iloc[bad[0]])[:60]}" in row {bad[0]}' if bad.size else f"values of type {column.dtype}"

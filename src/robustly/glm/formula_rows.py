@@ -16,7 +16,7 @@ from robustly.glm.formula_spec import FormulaColumns, Learnt, Side, learn
 from robustly.glm.grouped.design import EffectColumns
 from robustly.glm.grouped.plan import GroupDesign
 from robustly.model.linear import Design
-from robustly.rows.labels import RowLabels, as_numbers
+from robustly.rows.labels import RowLabels, as_floats
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def read_left(left: Learnt, frame: pd.DataFrame, text: str, family: Family) -> t
 def column_of(frame: pd.DataFrame, label: str, given: Any) -> Any:
     """Numbers by row: as they came, or the column of that name."""
     if not isinstance(given, str):
-        return as_numbers(given, label)
+        return None if given is None else as_floats(given, label)
     if given not in frame:
         raise DataError(
             f'{label} names a column "{given}", which the data do not have.' + did_you_mean(given, map(str, frame))

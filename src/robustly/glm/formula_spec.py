@@ -75,7 +75,7 @@ class Side:
                 part = self.parts[place]
                 encoded = _encoded(part, values[part.factor])
                 # The first factor's columns run fastest, as in their names.
-                block = (encoded[:, :, None] * block[:, None, :]).reshape(rows, -1)
+                block = (encoded[:, :, None] * block[:, None, :]).reshape(rows, encoded.shape[1] * block.shape[1])
             blocks.append(block)
         found = np.concatenate(blocks, axis=1) if blocks else np.zeros((rows, 0))
         if found.shape != (rows, len(self.columns)):

@@ -35,7 +35,15 @@ from robustly.glm.local import Classical, Law, LocalPredictor
 from robustly.glm.predictive import Fitted
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
-from robustly.result.outliers import HEAVY_MARGIN, Candidate, Judgement, heavy_tails_doubt, judge, vectors_along
+from robustly.result.outliers import (
+    HEAVY_MARGIN,
+    Candidate,
+    Judgement,
+    finite_curve,
+    heavy_tails_doubt,
+    judge,
+    vectors_along,
+)
 from robustly.result.two_part import LOG_2PI
 from robustly.rows.store import Data
 
@@ -218,7 +226,7 @@ def _word(core: Law) -> str:
 
 
 def _covariance(found: Found) -> np.ndarray:
-    values, vectors = np.linalg.eigh(-found.optimum.curve)
+    values, vectors = np.linalg.eigh(-finite_curve(found.optimum.curve))
     kept = values > 1e-10 * max(float(values.max(initial=0.0)), 1e-300)
     return (vectors[:, kept] / values[kept]) @ vectors[:, kept].T
 

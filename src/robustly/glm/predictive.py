@@ -256,8 +256,11 @@ class GLMPredictive(RowLaw):
         if far is None:
             far = float(np.exp(min(36.0 / self.shared["dof"], 30.0)))
         own, weight = two_centres(m, spread, centre, np.minimum(width, 30.0 * spread), far * spread, far * spread)
-        share = weight * np.exp(self._log_prior(own - m[:, None]))
-        return own, share / share.sum(axis=1, keepdims=True)
+        prior = self._log_prior(own - m[:, None])
+        share = weight * np.exp(prior - prior.max(axis=1, keepdims=True))
+        total = share.sum(axis=1, keepdims=True)
+        # A spread below the predictor's rounding leaves one point.
+        return own, np.divide(share, total, out=np.full_like(share, 1.0 / share.shape[1]), where=total > 0)
 
     def _log_prior(self, away: np.ndarray) -> np.ndarray:
         spread = self.shared["spread"]

@@ -63,9 +63,12 @@ class ZeroInflatedPoisson(Family):
 
     def variance(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
         counted = self.counts.mean(predictor, nuisance[1:], trials)
-        square = (self.counts.variance(predictor, nuisance[1:], trials) + counted**2) / (1.0 + nuisance[0])
-        square = square / self._some(predictor, nuisance, trials) if self.hurdle else square
-        return square - self.mean(predictor, nuisance, trials) ** 2
+        some = self._some(predictor, nuisance, trials) if self.hurdle else np.ones(np.shape(predictor))
+        share = 1.0 / ((1.0 + nuisance[0]) * some)
+        with np.errstate(over="ignore"):  # infinite where the mean's square is
+            return share * self.counts.variance(predictor, nuisance[1:], trials) + counted * (
+                counted * share * (1.0 - share)
+            )
 
     def _some(self, predictor: Array, nuisance: Sequence[float], trials: Array) -> Array:
         return np.maximum(1.0 - self._none(predictor, nuisance, trials), 1e-300)

@@ -109,6 +109,8 @@ def start_vector(model: RowModel, given: Mapping[str, Any] | None) -> np.ndarray
     """A start for the search from natural values, where some are given."""
     if given is None:
         return None
+    if not isinstance(given, Mapping):
+        raise ModelError(f"start= is a table of values by name, of {names(model.start)}; got {given!r}.")
     for name in given:
         if name not in model.start:
             raise ModelError(

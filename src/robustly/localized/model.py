@@ -93,10 +93,7 @@ def localize(
         >>> bool(abs(fit.shared["slope"] - 2) < 0.2)
         True
     """
-    chosen = (sites,) if isinstance(sites, str) else tuple(sites) if isinstance(sites, Iterable) else (sites,)
-    for one in chosen:
-        if not isinstance(one, str):
-            raise LocalizeError(f'sites are named by their texts, as in localize(model, "precision"); got {one!r}.')
+    chosen = _texts_given(sites, "sites", "sites")
     if not chosen:
         raise LocalizeError(
             'name at least one site that may differ from row to row, as in localize(model, "precision").'
@@ -115,13 +112,15 @@ def localize(
             f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
             'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
         )
-    stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
-    if also != "auto":
-        chosen = (*chosen, *((also,) if isinstance(also, str) else also))
+    if also is not None and also != "auto":
+        chosen = (*chosen, *_texts_given(also, "also", "sites"))
+    for word, one in (("by", by), ("plate", plate)):
+        if one is not None and not isinstance(one, str):
+            raise LocalizeError(f"{word}= is a name; got {one!r}.")
     request = Request(
         undone(model),
         chosen,
-        stated,
+        None if rows is None else _texts_given(rows, "rows", "arguments"),
         _by_site(fixed, chosen, "fixed"),
         _by_site(hyperprior, chosen, "hyperprior"),
         plate,
@@ -161,13 +160,24 @@ def classical(
             f"localize takes a NumPyro model (a function) or a state-space model of statsmodels; got a {type(model).__name__}. A "
             'series of values needs a model: statsmodels.api.tsa.UnobservedComponents(values, level="llevel").'
         )
-    stated = None if rows is None else (rows,) if isinstance(rows, str) else tuple(rows)
+    stated = None if rows is None else _texts_given(rows, "rows", "arguments")
     return Localized(Request(undone(model), (), stated, plate=plate), None)
+
+
+def _texts_given(given: Any, word: str, what: str) -> tuple[str, ...]:
+    """One name or several."""
+    found = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else (given,)
+    for one in found:
+        if not isinstance(one, str):
+            raise LocalizeError(f"{what} are named by their texts; got {one!r} in {word}=.")
+    return found
 
 
 def _by_site(given: Mapping[str, Any] | None, sites: Sequence[str], word: str) -> dict[str, dict[str, Any]]:
     """``{"rate": 1.0}``, ``{"b": {"rate": 1.0}}`` or ``{"b.rate": 1.0}`` as arguments by site."""
     found: dict[str, dict[str, Any]] = {}
+    if given is not None and not (isinstance(given, Mapping) and all(isinstance(name, str) for name in given)):
+        raise LocalizeError(f"{word}= is a table of the prior's arguments by name; got {given!r}.")
     for name, value in (given or {}).items():
         if isinstance(value, Mapping):
             if name not in sites:

@@ -20,6 +20,8 @@ from robustly.result.laws import RowLaw, invert_cdf
 from robustly.rows.arrays import ArrayRows, bucket_of
 
 DRAWS = 4000
+# An incomplete gamma function takes as many terms as the root of the count.
+MOST_COUNT = 1e12
 
 
 class Predictive(RowLaw):
@@ -101,6 +103,11 @@ class Predictive(RowLaw):
         if not self.has_cdf:
             raise ModelError("the observed distribution has no known distribution function. Use sample() instead.")
         given = np.broadcast_to(np.asarray(values, dtype=float), (len(self),))
+        if self.calls.support[2] and np.any(np.abs(given) > MOST_COUNT):
+            raise DataError(
+                f"row {int(np.argmax(np.abs(given)))} holds a count of {np.abs(given).max():g}, and distribution functions of counts above "
+                f"{MOST_COUNT:g} take hours to add up. Drop such rows, or divide the counts."
+            )
         rows = ArrayRows((*self.rows.data, given), self.rows.weight, self.rows.chunk)
         return rows.map(self.calls.cdf, self.vector).by_unit["cdf"]
 

@@ -98,6 +98,13 @@ class Conjugacy:
             return jax.vmap(lambda value: grid((*values, value)))(places)
 
         found = grid(())
+        if len(self.blocks) == 1:
+            # Where a row's density is 1e17 nats down, rounding leaves nothing of its other coefficients: it is looked at nearer by.
+            block, [unit] = self.blocks[0], units
+            near = block.family.unit_near(unit, block.coefficients(found, unit))
+            if near is not unit:
+                units = [jax.lax.stop_gradient(near)]
+                found = grid(())
         for axis, (block, unit) in enumerate(zip(self.blocks, units)):
             found = jnp.apply_along_axis(block.coefficients, axis, found, unit)
         possible = jnp.all(jnp.isfinite(found))

@@ -51,6 +51,10 @@ class PriorFamily(ABC):
         """The size of each entry under this prior; one where the support sets the size."""
         return jnp.ones(self.shape)
 
+    def unit_near(self, unit: Array, coefficients: Array) -> Array:
+        """The size of each entry given a row with these coefficients in (1, T), roughly; `unit` itself where rows do not move it far."""
+        return unit
+
     def rescaled(self, coefficients: Array, unit: Array) -> Array:
         """Coefficients in (1, T(β)) from those in (1, T(β / unit))."""
         return coefficients
@@ -129,6 +133,10 @@ class GammaFamily(PriorFamily):
         level = coefficients[:1] - jnp.dot(of_log, jnp.log(flat))
         return jnp.concatenate([level, of_log, of_value / flat])
 
+    def unit_near(self, unit: Array, coefficients: Array) -> Array:
+        pull = jnp.abs(jnp.reshape(self._halves(coefficients[1:])[1], self.shape))
+        return unit / (1.0 + jnp.where(jnp.isfinite(pull), pull, 0.0) * unit)
+
 
 class InverseGammaFamily(GammaFamily):
     def statistics(self, value: Array) -> Array:
@@ -149,6 +157,9 @@ class InverseGammaFamily(GammaFamily):
 
     def rescaled(self, coefficients: Array, unit: Array) -> Array:
         return super().rescaled(coefficients, 1.0 / unit)
+
+    def unit_near(self, unit: Array, coefficients: Array) -> Array:
+        return 1.0 / super().unit_near(1.0 / unit, coefficients)
 
 
 class ExponentialFamily(GammaFamily):

@@ -87,13 +87,7 @@ def inverse_information(curve: np.ndarray, labels: Sequence[str]) -> np.ndarray:
         unit = 1.0 / np.sqrt(np.maximum(np.abs(np.diag(curve)), 1e-300))
         scaled = -curve * unit[:, None] * unit
     if not np.isfinite(scaled).all():
-        warnings.warn(
-            "the log likelihood's curvature is beyond floating point, so standard errors are not defined (NaN). Divide the data by "
-            "a common scale.",
-            IdentifiabilityWarning,
-            stacklevel=5,
-        )
-        return np.full_like(curve, np.nan)
+        return _beyond(curve)
     values, vectors = np.linalg.eigh(scaled)
     if values.min() <= 1e-11 * max(values.max(), 1e-300):
         loose = np.abs(vectors[:, 0]) > 0.3
@@ -105,7 +99,19 @@ def inverse_information(curve: np.ndarray, labels: Sequence[str]) -> np.ndarray:
             stacklevel=5,
         )
         return np.full_like(curve, np.nan)
-    return (unit[:, None] * vectors / values) @ (vectors.T * unit)
+    with np.errstate(all="ignore"):
+        found = (unit[:, None] * vectors / values) @ (vectors.T * unit)
+    return found if np.isfinite(found).all() else _beyond(curve)
+
+
+def _beyond(curve: np.ndarray) -> np.ndarray:
+    warnings.warn(
+        "the log likelihood's curvature is beyond floating point, so standard errors are not defined (NaN). Divide the data by "
+        "a common scale.",
+        IdentifiabilityWarning,
+        stacklevel=6,
+    )
+    return np.full_like(curve, np.nan)
 
 
 def sandwich(bread: np.ndarray, scores: np.ndarray, weight: np.ndarray) -> np.ndarray:

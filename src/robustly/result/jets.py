@@ -23,10 +23,10 @@ class Jet:
 
     def of(self, value: np.ndarray, first: np.ndarray, second: np.ndarray) -> Jet:
         """A function of this number, from its value and its first two derivatives here."""
-        outer = self.slope[:, :, None] * self.slope[:, None, :]
-        return Jet(
-            value, first[:, None] * self.slope, first[:, None, None] * self.curve + second[:, None, None] * outer
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # rows beyond floating point: their curve is refused by name
+            outer = self.slope[:, :, None] * self.slope[:, None, :]
+            curve = first[:, None, None] * self.curve + second[:, None, None] * outer
+            return Jet(value, first[:, None] * self.slope, curve)
 
     def __add__(self, other: Any) -> Jet:
         if not isinstance(other, Jet):

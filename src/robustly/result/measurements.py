@@ -21,6 +21,7 @@ from robustly.result.outliers import (
     HEAVY_MARGIN,
     Candidate,
     Judgement,
+    finite_curve,
     heavy_tails_doubt,
     judge,
     vectors_along,
@@ -185,7 +186,7 @@ class ErrorLaw:
         fitted = self._sampled(ENOUGH_ROWS) if len(rows) > 2 * ENOUGH_ROWS else self
         best = fitted.highest(begin)
         vector, (value, _, curve) = best.vector, fitted.look(best.vector)
-        covariance, vector = np.linalg.pinv(-curve), self._unbiased(vector)
+        covariance, vector = np.linalg.pinv(-finite_curve(curve)), self._unbiased(vector)
         score = lambda: self._scores(vector, covariance)
         if not self.beside:
             return Candidate(f"{self.name} alone", value, curve, score=score, margin=self.margin)

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from robustly.errors import ModelError
+from robustly.errors import FitError, ModelError
 from robustly.result.levels import check_level
 
 # How a model's `tail_probabilities` are read: as tails of a distribution, or as the probability that the row does belong.
@@ -51,6 +51,16 @@ USUAL = 0.05
 RULED_OUT = 0.05
 # One with less has no say in tails.
 NO_SAY = 1e-3
+
+
+def finite_curve(curve: np.ndarray | None) -> np.ndarray:
+    """The curvature at a law's estimates, by which rows are judged."""
+    if curve is None or not np.isfinite(curve).all():
+        raise FitError(
+            "the curvature of a law that rows may follow is beyond floating point, so none can be judged by it. Look at the data for "
+            "extreme values."
+        )
+    return curve
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,6 +211,8 @@ class Judgement:
 def weights_of(candidates: Sequence[Candidate]) -> np.ndarray:
     """The laws' probabilities, by their evidence."""
     evidence = np.array([one.log_evidence for one in candidates])
+    if not np.isfinite(evidence).any():  # no law curves down at its estimates: their likelihoods are left
+        evidence = np.array([one.value for one in candidates])
     evidence = np.where(np.isfinite(evidence), evidence, -np.inf)
     weight = np.exp(evidence - evidence.max())
     return weight / weight.sum()

@@ -88,7 +88,7 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], dict[str, n
             if "meta.json" not in archive.namelist():
                 raise PersistError(f"{source} is a zip file, but not one that robustly wrote.")
             text = saved_members.text_of(archive, "meta.json")
-            head = json.loads(text)
+            head = json.loads(text, parse_int=saved_members.whole_number)
             if not isinstance(head, dict) or head.get("format") != FORMAT:
                 raise PersistError(f"{source} is a zip file, but not one that robustly wrote.")
             version = head.get("version")

@@ -87,6 +87,7 @@ def check_glm(meta: Meta, arrays: Arrays) -> None:
     need(not given.size or (given.min() >= 0 and given.max() < rows), "alone names rows that are not there")
     if "loo_by_row" in arrays:
         array_in(arrays, "loo_by_row", (rows,))
+    check_posteriors(arrays, (rows,))
     need(meta["family"] is None or isinstance(meta["family"], str), "family is not a name")
     text_in(meta, "law")
     text_in(meta, "approximation")
@@ -169,9 +170,7 @@ def check_grouped(meta: Meta, arrays: Arrays) -> None:
     array_in(arrays, "effects:covariance", (known, size, size))
     if "effects:precisions" in arrays:
         array_in(arrays, "effects:precisions", (groups, 2), least=0.0)
-    check_posteriors(arrays)
-    for name in (one for one in arrays if one.startswith("posterior:") and one.endswith(":mean")):
-        need(len(arrays[name]) in (groups, known - groups), f"{name} is not by group")
+    check_posteriors(arrays, (groups, known - groups))
 
 
 def check_estimator(meta: Meta, arrays: Arrays) -> None:
@@ -317,6 +316,9 @@ def check_categories(meta: Meta, arrays: Arrays) -> None:
     need(len(terms) == len(columns) * (len(classes) - 1), "terms are not by class and column")
     array_in(arrays, "values", (len(meta["labels"]),), finite=False)
     array_in(arrays, "coefficients", (len(classes) - 1, len(columns)))
+    aliased = arrays["aliased"]
+    need(aliased.dtype.kind == "b" and aliased.shape == (len(terms),), "aliased is not one yes or no a term")
+    check_posteriors(arrays, (rows,))
     need(isinstance(meta["intercept"], bool), "intercept is not true or false")
     need(meta["local"] in ("label", None), "local is not what categories have")
     need(isinstance(meta["flip"], float) and 0.0 <= meta["flip"] < 1.0, "flip is no share")

@@ -23,6 +23,7 @@ LONGEST_DIRECTORY = 4_000_000
 LONGEST_META = 64_000_000
 MOST_META_VALUES = 2_000_000
 LONGEST_HEADER = 10_000
+MOST_DIGITS = 300
 # What may be unpacked: so many bytes in any case, and so many for every byte on disk.
 UNPACKED_ANYWAY = 64_000_000
 UNPACKED_BY_BYTE = 40
@@ -94,6 +95,13 @@ def text_of(archive: zipfile.ZipFile, name: str) -> bytes:
     if len(text) != member.file_size or values > MOST_META_VALUES:
         raise ValueError(f"{name} holds {values} values in {len(text)} bytes")
     return text
+
+
+def whole_number(digits: str) -> int:
+    """A whole number of meta.json, which is one that a real number holds too."""
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"meta.json holds a whole number of {len(digits)} digits")
+    return int(digits)
 
 
 def array_of(archive: zipfile.ZipFile, name: str, wanted: str | None) -> np.ndarray:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -164,7 +165,7 @@ def settings_in(meta: Meta, name: str) -> dict[str, Any]:
 
 
 def is_finite(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def need_shares(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
@@ -207,10 +208,11 @@ def check_wide(values: Meta) -> None:
     need(values["wide_"]["share"] <= 1 and values["wide_"]["weight"] <= 1, "wide_ has a share above one")
 
 
-def check_posteriors(arrays: Arrays) -> None:
-    """What is believed of the rows' own values, of every site that is kept."""
+def check_posteriors(arrays: Arrays, units: Collection[int] = ()) -> None:
+    """What is believed of the units' own values, of every site that is kept; `units` says how many there may be, where that is known."""
     for start in {name.rpartition(":")[0] for name in arrays if name.startswith("posterior:")}:
         check_posterior(start, arrays)
+        need(not units or len(arrays[f"{start}:mean"]) in units, f"{start} has other rows than the fit")
 
 
 def check_posterior(start: str, arrays: Arrays) -> None:

@@ -26,7 +26,7 @@ from robustly.fit.outcome import Stop
 from robustly.fit.passes import ChunkPass
 from robustly.fit.problem import Found, RowProblem
 from robustly.model.row import RowModel
-from robustly.result.outliers import Candidate, vectors_along
+from robustly.result.outliers import Candidate, finite_curve, vectors_along
 from robustly.rows.store import Rows
 
 STOP = Stop(1e-10, 80)
@@ -175,8 +175,7 @@ class TwoPart:
             return [self._candidate(model, odds_pass, rows, top) for top in tops if top.value > highest - FAR_BELOW]
 
     def _candidate(self, model: RowModel, odds_pass: ChunkPass, rows: Rows, top: Found) -> Candidate:
-        curve = top.problem.look(top.vector).curve
-        assert curve is not None
+        curve = finite_curve(top.problem.look(top.vector).curve)
         theta_of = model.parameters.natural
         theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(top.vector)).items()}
         vector = top.vector if self.unbiased is None else np.asarray(model.parameters.vector(self.unbiased(theta)))

@@ -76,7 +76,10 @@ def group_rows(values: Any, name: str = "groups") -> Grouping:
     """Rows by the value they carry, groups in the order of their first row; a missing value is refused."""
     import pandas as pd
 
-    column = pd.Series(values).reset_index(drop=True) if not isinstance(values, pd.Series) else values
+    try:
+        column = values if isinstance(values, pd.Series) else pd.Series(values).reset_index(drop=True)
+    except (TypeError, ValueError) as error:
+        raise DataError(f'the groups "{name}" are not a column ({error}). Give one value a row.') from None
     gone = np.flatnonzero(column.isna().to_numpy())
     if gone.size:
         more = f" and {gone.size - 1} more" if gone.size > 1 else ""

@@ -234,7 +234,7 @@ def _entries(model: Any, name: str) -> tuple[str, np.ndarray] | str:
     seen: list[Mapping[str, np.ndarray]] = []
     model = copy.deepcopy(model)
     for value in (1.0, 2.0):
-        params = np.array(model.start_params, dtype=float)
+        params = _start_of(model)
         params[index] = value
         try:
             model.update(params)
@@ -258,13 +258,28 @@ def _entries(model: Any, name: str) -> tuple[str, np.ndarray] | str:
     return moved[0], entries
 
 
+def _start_of(model: Any) -> np.ndarray:
+    """statsmodels' own start values."""
+    try:
+        return np.array(model.start_params, dtype=float)
+    except (ValueError, TypeError, IndexError, np.linalg.LinAlgError) as error:
+        raise ModelError(
+            f"statsmodels finds no start values for this {type(model).__name__} of {np.shape(model.endog)} values ({error}). Check that "
+            "model.start_params can be asked for."
+        ) from error
+
+
 def read_start(model: Any, start: Mapping[str, float] | None) -> np.ndarray:
     """Start values by name in statsmodels' order, statsmodels' own where none is given."""
-    params = np.array(model.start_params, dtype=float)
+    params = _start_of(model)
     known = list(model.param_names)
+    if start is not None and not isinstance(start, Mapping):
+        raise ModelError(f"start= is a table of values by name, {{{known[0]!r}: 1.0}}; got {start!r}.")
     for name, value in (start or {}).items():
         if name not in known:
             raise ModelError(f'start= names "{name}"; this model has {names(known)}.{did_you_mean(name, known)}')
+        if not isinstance(value, int | float | np.number) or not np.isfinite(value):
+            raise ModelError(f'start= gives "{name}" the value {value!r}. Give a finite number.')
         params[known.index(name)] = value
     return params
 

@@ -11,6 +11,7 @@ import numpy as np
 from robustly.errors import DataError, LocalizeError, ModelError, did_you_mean, names
 from robustly.fit.outcome import Outcome, warn_unless_converged
 from robustly.result.fit import Fit
+from robustly.rows.labels import as_floats
 from robustly.series import meanfield, search
 from robustly.series.disturbances import Disturbances, free_steps, read_start
 from robustly.series.meanfield import LARGEST_DOF
@@ -237,13 +238,30 @@ def step_names(model: Any) -> np.ndarray:
     return np.array([str(one) for one in (range(int(model.nobs)) if index is None else index)])
 
 
+# Squares of variances are taken.
+MOST = 1e70
+
+
 def check_series(model: Any) -> None:
     """Raise a DataError for a series that says nothing, or whose steps are not evenly spaced."""
+    if np.asarray(model.endog).dtype.kind not in "fiub":
+        as_floats(model.endog, "the series")  # names the step that holds no number
+        raise DataError(
+            "the series is a column of objects. Make numbers of it before building the model: astype(float)."
+        )
+    if not np.size(model.endog):
+        raise DataError("the series has no steps. Check which column was read.")
     values = np.asarray(model.endog, dtype=float).reshape(int(model.nobs), -1)
     seen = ~np.isnan(values)
     infinite = np.argwhere(np.isinf(values))
     if len(infinite):
         raise DataError(f"step {infinite[0][0]} of the series holds an infinite value. Mark it as missing (NaN).")
+    huge = np.argwhere(np.abs(values) > MOST)
+    if len(huge):
+        raise DataError(
+            f"step {huge[0][0]} of the series holds {values[tuple(huge[0])]:g}, whose fourth power is beyond what a computer's numbers can "
+            "hold. Divide the series by a common scale."
+        )
     if not seen.any():
         raise DataError(f"all {len(values)} steps of the series are missing. Check which column was read.")
     least = len(model.param_names) + int(model.k_states) + 2

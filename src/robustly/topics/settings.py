@@ -5,6 +5,8 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any
 
+import numpy as np
+
 from robustly._runtime.settings import is_real_number
 from robustly.errors import FitError
 
@@ -36,7 +38,7 @@ def check_settings(model: Any) -> None:
         value = getattr(model, name)
         if (name in ("draws", "sweeps") and value is None) or (name == "n_components" and _is_auto(model)):
             continue
-        if not isinstance(value, Integral) or isinstance(value, bool) or value < low:
+        if not isinstance(value, Integral) or isinstance(value, bool | np.timedelta64) or value < low:
             raise FitError(f"{name} is {value!r}; a whole number from {low} up was expected.")
     if not _is_auto(model) and model.n_components > 65535:
         raise FitError(f"n_components is {model.n_components}; at most 65535 topics can be told apart here.")

@@ -198,6 +198,11 @@ def group_design(
             f'all rows are in one group of "{grouping.name}", so effects of groups cannot be told. Leave the bar out.'
         )
     sizes = np.sqrt(kept.map(squares_of_effects, None).sums["squares"] / grouping.row_count)
+    if not np.isfinite(sizes).all():
+        raise DataError(
+            f'the squares of the effect "{terms[int(np.argmax(sizes))]}" are beyond what a computer\'s numbers can hold. Divide that '
+            "column by its largest value."
+        )
     if np.any(sizes == 0):
         raise ModelError(f'the effect "{terms[int(np.argmin(sizes))]}" has a column of zeros. Leave it out.')
     return GroupDesign(design, grouping, kept, sizes, terms, entries, tuple(range(len(terms))))
@@ -207,7 +212,8 @@ def squares_of_effects(
     theta: Any, data: Data, weight: np.ndarray, state: Any
 ) -> tuple[dict[str, Any], dict[str, Any], None]:
     """A pass that adds up squares of the effects' columns."""
-    return {"squares": np.sum(data[4] ** 2, axis=0)}, {}, None
+    with np.errstate(over="ignore"):
+        return {"squares": np.sum(data[4] ** 2, axis=0)}, {}, None
 
 
 def grouping_columns(bars: Sequence[Bar]) -> list[tuple[str, ...]]:

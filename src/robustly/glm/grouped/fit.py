@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.settings import check_real, check_whole
 from robustly.errors import ModelError, names
 from robustly.fit.checkpoint import CheckpointedRows, checkpointed
 from robustly.fit.outcome import Stop, warn_unless_converged
@@ -23,6 +24,8 @@ from robustly.result.fit import Fit
 from robustly.rows.labels import RowLabels
 
 OPTIONS = ("local", "group_law", "group_dof", "dof", "tol", "max_iter")
+# Squares of variances are taken.
+MOST = 1e70
 # Laws of effects with closed forms for normal responses.
 CLOSED = ("normal", "precision")
 NOISE = 1e-5
@@ -61,9 +64,9 @@ def fit_grouped(
         raise ModelError(
             f"a regression with groups takes {names(OPTIONS)}; got {names(sorted(others))}. Leave that out."
         )
-    if not tol > 0 or max_iter < 1:
-        raise ModelError(f"tol is above 0 and max_iter at least 1; got {tol} and {max_iter}.")
-    looked = given.design.rows.each_piece(ResponseLook(family))
+    check_real("tol", tol, "a number above 0", 0.0, ends=False)
+    check_whole("max_iter", max_iter, 1)
+    looked = given.design.rows.each_piece(ResponseLook(family, MOST))
     notes = tuple(dict.fromkeys(note for said, _ in looked for note in said))
     chosen = None if local == "auto" else local
     if chosen == "contaminated" and given.design.rows.here is None:

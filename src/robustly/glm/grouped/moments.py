@@ -155,6 +155,8 @@ class GroupKernel:
             # Rows in the tails of a law that is not log-concave curve upwards; they are left out.
             bend = _square(weighed(np.minimum(curve[:, 0], 0.0), crossed), dim)
             here = held - np.einsum("ba,gbc,cd->gad", at.factor, bend, at.factor)
+            # Rows of one direction that are sure beyond rounding leave the others something.
+            here = here + 1e-15 * np.einsum("gaa->g", here)[:, None, None] * np.eye(dim)
             precision = np.where(better[:, None, None], here, precision)
             newton = np.linalg.solve(here, rise[..., None])[..., 0]
             # As far as a few deviations of what is believed of the effects, not further: rows overflow there.

@@ -20,6 +20,15 @@ LEFT_OUT = 400
 HEAVY, REFITS = 0.3, 30
 
 
+def _step_without(curve: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """A Newton step, and none in directions of which the rows that are left say nothing."""
+    try:
+        return np.linalg.solve(curve, score)
+    except np.linalg.LinAlgError:
+        found: np.ndarray = np.linalg.lstsq(curve, score)[0]
+        return found
+
+
 class GroupSource(GroupJudging):
     """The rows in their groups, and what the model can say of them."""
 
@@ -54,7 +63,7 @@ class GroupSource(GroupJudging):
         if len(score) > LEFT_OUT:
             return np.linalg.solve(curve, score.T).T
         own = self._curves()
-        return np.stack([np.linalg.solve(curve - one, s) for one, s in zip(own, score)])
+        return np.stack([_step_without(curve - one, s) for one, s in zip(own, score)])
 
     def _curves(self) -> list[np.ndarray]:
         found, penalty = [], np.zeros_like(self.found.optimum.curve)

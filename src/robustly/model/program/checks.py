@@ -209,7 +209,13 @@ def _refuse_impossible(program: Program, trace: Trace, start: int) -> None:
         site = trace[name]
         fn, value = site["fn"], site["value"]
         mask = getattr(fn, "_mask", True)
-        possible = np.asarray(jnp.logical_or(fn.support(value), jnp.logical_not(mask)))
+        try:
+            possible = np.asarray(jnp.logical_or(fn.support(value), jnp.logical_not(mask)))
+        except (TypeError, ValueError) as error:
+            raise LocalizeError(
+                f'the values of "{name}", of shape {np.shape(value)}, do not go with its law, of shape {fn.shape()} ({error}). Give as many '
+                "rows of every argument."
+            ) from None
         if possible.all():
             continue
         batch = np.broadcast_to(possible, fn.batch_shape) if fn.batch_shape else possible

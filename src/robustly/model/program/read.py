@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpyro.distributions import Distribution
 
 from robustly._runtime.precision import double_precision
 from robustly.errors import LocalizeError, did_you_mean, names
@@ -337,6 +338,12 @@ class Program(RowFunctions):
                             f'{word}= names "{argument}", but site "{site}" is a {kind} with {names(free)}.'
                             + did_you_mean(argument, free)
                         )
+            for argument, prior in believed.get(site, {}).items():
+                if not isinstance(prior, Distribution):
+                    raise LocalizeError(
+                        f'hyperprior= gives "{argument}" of site "{site}" the value {prior!r}. Give a NumPyro distribution, such as '
+                        "dist.Gamma(2.0, 0.1); a value that is not fitted goes into fixed=."
+                    )
             for argument in list(free):
                 if argument in moving.get(site, ()):
                     held[argument] = "it follows other sites, and is fitted through them"

@@ -164,7 +164,9 @@ class WholeProgram(Program):
             return False  # sizes are taken from values, which are not known here
 
         def has_kind(old: Any, new: Any) -> bool:
-            if not hasattr(old, "shape") or not hasattr(new, "shape"):
+            if hasattr(old, "shape") != hasattr(new, "shape"):
+                return False
+            if not hasattr(old, "shape"):
                 return bool(old is new or old == new)
             return np.shape(old) == np.shape(new) and old.dtype == new.dtype
 
