@@ -53,7 +53,8 @@ def read_design(
     data = (matrix, read_offset(offset, exposure, n), response, counted)
     if weight is not None and not np.any(weight):
         raise DataError("all weights are zero, so no row counts. Give at least one row a positive weight.")
-    return design_of(ArrayRows(data, read_weights(weight, n), labels=DATA), terms, intercept=intercept, ridge=ridge)
+    counts = np.broadcast_to(1.0, n) if weight is None else read_weights(weight, n)  # no memory for a constant
+    return design_of(ArrayRows(data, counts, labels=DATA), terms, intercept=intercept, ridge=ridge)
 
 
 def design_of(
@@ -91,9 +92,9 @@ def _refuse_beyond_squares(design: Design) -> None:
 
 def _refuse_huge_cells(values: np.ndarray, label: str) -> None:
     """A number beside the rows whose square is beyond floating point, by row."""
-    huge = np.abs(values) > MOST_SQUARE**0.5
-    if huge.any():
-        row = int(np.argmax(huge))
+    most = MOST_SQUARE**0.5
+    if max(values.max(initial=0.0), -values.min(initial=0.0)) > most:
+        row = int(np.argmax(np.abs(values) > most))
         raise DataError(
             f"{label} holds {values[row]} in row {row}, whose square is beyond what a computer's numbers can hold. Drop that row, or "
             "divide by a common scale."
