@@ -162,6 +162,16 @@ def confint_of_labels(rng: np.random.Generator, n: int, flip: float) -> Held:
     return [within(*found[name], value)[0] for name, value in truth.items()]
 
 
+def labels_at_the_limit(rng: np.random.Generator, n: int, flip: float) -> Held:
+    """Whether wrong labels were found, whether they were and ``confint`` holds the first slope, and whether its profile interval does."""
+    X = columns(rng, n)
+    right = rng.random(n) < 1.0 / (1.0 + np.exp(-1.0 - X @ (4.0 * SLOPES)))
+    y = np.where(rng.random(n) < flip, ~right, right).astype(float)
+    fit = rb.RobustLogisticRegression(local="label").fit(X, y).result_
+    found, [held] = fit.outcome.kind != "boundary", within(*fit.confint(LEVEL)["x0"], 4.0 * SLOPES[0])
+    return [found, found and held, *within(*fit.profile_interval("x0", LEVEL), 4.0 * SLOPES[0])]
+
+
 Cell = tuple[Callable[..., Held], tuple[Any, ...]]
 CELLS: dict[str, Cell] = {
     "confint, t errors, n = 30, dof 4": (confint_of_measurements, (30, 4.0)),
@@ -176,6 +186,7 @@ CELLS: dict[str, Cell] = {
     "confint, counts, n = 60, spread .7": (confint_of_counts, (60, 0.7)),
     "confint, successes of 12, n = 200, spread .5": (confint_of_successes, (200, 0.5)),
     "confint, counts, n = 200, spread .7": (confint_of_counts, (200, 0.7)),
+    "limit, labels, n = 500, flip .05": (labels_at_the_limit, (500, 0.05)),
     "mean, counts, n = 60, spread .7": (mean_of_counts, (60, 0.7)),
     "mean, counts, n = 200, spread .7": (mean_of_counts, (200, 0.7)),
     "mean, counts, n = 200, spread .1": (mean_of_counts, (200, 0.1)),

@@ -163,3 +163,13 @@ def test_rows_that_do_not_differ_beyond_chance_are_not_said_to_differ():
     assert f"Rows do not differ beyond chance (likelihood ratio, p = {said[0][0]:.2g})" in said[0][1]
     assert said[1][0] < 0.01
     assert said[1][1].startswith("Rows differ:")
+
+
+def test_what_is_as_long_as_the_rows_that_are_left_is_not_put_beside_them():
+    """58 weights of 60 rows, two of which are dropped: which two they leave out is not known."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 2)), rng.poisson(2.0, 60)
+    X[[3, 9], 0] = np.nan
+    for beside in ("sample_weight", "offset", "exposure"):
+        with pytest.raises(DataError, match="58 values, but the data have 60 rows"):
+            rb.RobustPoissonRegression(na_action="drop").fit(X, y, **{beside: np.ones(58)})

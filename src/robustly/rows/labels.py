@@ -95,9 +95,14 @@ def missing_by_row(parts: Mapping[str, Any], n: int) -> dict[str, np.ndarray]:
 
 
 def taken(part: Any, used: np.ndarray) -> Any:
-    """Some rows of what came with the rows; numbers for all rows stay as they are."""
-    if part is None or isinstance(part, str) or np.ndim(part) == 0 or np.shape(part)[0] != len(used):
+    """Some rows of what came with the rows; numbers for all rows stay as they are. One of another length would stand beside other rows."""
+    if part is None or isinstance(part, str) or np.ndim(part) == 0:
         return part
+    if np.shape(part)[0] != len(used):
+        raise DataError(
+            f"an argument has {np.shape(part)[0]} values, but the data have {len(used)} rows before those with missing values are dropped. "
+            "Give one value a row, in the order of the data."
+        )
     if hasattr(part, "iloc"):
         return part.iloc[np.flatnonzero(used)]
     return (part if hasattr(part, "tocsr") else np.asarray(part))[used]

@@ -161,6 +161,13 @@ def complete_documents(
     weight = _fit_cache(chances, halves, fractional) if cache else None
     if weight is not None:
         found = _with_cache(found, halves, weight)
+    lost = np.flatnonzero(~(found > 0))
+    if lost.size:
+        document = int(np.searchsorted(halves.held_out.indptr, lost[0], side="right")) - 1
+        raise DataError(
+            f"document {document} holds a word to which the topics give no probability that rounding leaves. Fit with smoothing, or divide "
+            "counts that are very large."
+        )
     sums = _by_document(np.log(found) * halves.held_out.data, halves.held_out)
     return Completion(float(sums.sum()) / words, sums, words, halves.skipped, weight)
 
