@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from robustly._runtime.settings import is_real_number
 from robustly.errors import DataError, names
+from robustly.model.column_sums import MANY_ROWS
 from robustly.model.linear import Design
 from robustly.rows.arrays import ArrayRows, read_weights
 from robustly.rows.labels import as_floats, as_numbers
@@ -53,7 +54,8 @@ def read_design(
     data = (matrix, read_offset(offset, exposure, n), response, counted)
     if weight is not None and not np.any(weight):
         raise DataError("all weights are zero, so no row counts. Give at least one row a positive weight.")
-    counts = np.broadcast_to(1.0, n) if weight is None else read_weights(weight, n)  # no memory for a constant
+    # Of many rows, no memory for a constant.
+    counts = np.broadcast_to(1.0, n) if weight is None and n >= MANY_ROWS else read_weights(weight, n)
     return design_of(ArrayRows(data, counts, labels=DATA), terms, intercept=intercept, ridge=ridge)
 
 
