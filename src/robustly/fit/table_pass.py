@@ -9,7 +9,7 @@ import numpy as np
 
 from robustly.approx.tabulated import read_tables, widen
 from robustly.model.responses import Responses
-from robustly.model.row import View
+from robustly.model.row import View, sent_back
 from robustly.rows.store import ByUnit, Data, Sums
 
 Chunk = tuple[Sums, ByUnit, None]
@@ -36,7 +36,7 @@ class TablePass:
     view: View
     responses: Responses
     by_row: str = ""
-    """What is wanted by row instead of sums: "curves" (slopes and curvatures), or the "value" of tables without them."""
+    """What is wanted by row instead of sums: "curves" (slopes and curvatures), or the "value" alone."""
 
     def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
         at, tables = theta
@@ -46,5 +46,4 @@ class TablePass:
             value, slope, curve = read_tables(tables, numbers[0], self.responses.of(data), size)
             if self.by_row:
                 return {}, {"value": value} if size == 0 else {"slope": slope, "curve": curve}, None
-            total = np.where(weight > 0, weight * value, 0.0).sum()
-            return {"value": total, **self.view.pull_back(entered, slope, curve, weight)}, {"evidence": value}, None
+            return *sent_back(self.view, entered, value, slope, curve, weight), None

@@ -11,6 +11,7 @@ from robustly.errors import FitError
 from robustly.glm.families import Binomial, Exponential, Gamma, NegativeBinomial, Normal, Poisson
 from robustly.glm.local import Classical
 from robustly.glm.zeros import Tweedie, ZeroInflatedPoisson
+from robustly.result.estimates import written_out
 
 if TYPE_CHECKING:
     from robustly.glm.predictive import GLMPredictive
@@ -40,10 +41,10 @@ def _variance_of_mean(predictive: GLMPredictive, fit: Any, matrix: Any, kind: st
     size, fitted = len(fit.terms), predictive.fitted
     free = fit.free_covariance(kind, groups)
     shared = fit.labels[size:]
-    turn = np.vstack([fit.jacobian[:size], np.eye(free.shape[0])[free.shape[0] - len(shared) :]])
+    turn = np.vstack([written_out(fit.jacobian)[:size], np.eye(free.shape[0])[free.shape[0] - len(shared) :]])
     covariance = turn @ free @ turn.T
     covariance[:size, :size] = np.nan_to_num(fit.covariance(kind, groups)[:size, :size])
-    x = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=float)
+    x = written_out(matrix).astype(float, copy=False)
     x = np.column_stack([np.ones(len(x)), x]) if fitted.intercept else x
     by_predictor = np.einsum("ni,ij,nj->n", x, covariance[:size, :size], x, optimize=True)
     by_predictor_only = (*ON_LOG_SCALE[:4], Binomial, Normal, Tweedie)

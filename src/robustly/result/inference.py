@@ -91,7 +91,7 @@ class InferenceQuestions(FittedNumbers):
     @cached_property
     def curve_at_estimate(self) -> np.ndarray:
         """`curve`, which may be that of one negligible step before, looked at again where rows are few and cheap."""
-        return self.curve if self.source is None else self.source.curve(self.curve)
+        return np.asarray(self.curve if self.source is None else self.source.curve(self.curve))
 
     @cached_property
     def _inverse_information(self) -> np.ndarray:
