@@ -33,8 +33,18 @@ def mean_interval(predictive: GLMPredictive, level: float, kind: str, groups: An
     error = np.sqrt(np.maximum(_variance_of_mean(predictive, fit, matrix, kind, groups), 0.0))
     dof = fit.reference_dof(kind, groups)[: len(fit.terms)].min()
     wider = max((fit.widening(term, kind) for term in fit.terms), default=1.0)
+    if np.isinf(dof) and _has_spread(fit):
+        rows, left = float(fit.weight.sum()), float(fit.weight.sum()) - len(fit.vector)
+        if left > 0:
+            dof, wider = rows - len(fit.terms), float(np.sqrt(rows / left))
     half = float(t.ppf(0.5 + level / 2, dof)) * wider * error
     return _back(predictive, middle - half), _back(predictive, middle + half)
+
+
+def _has_spread(fit: Any) -> bool:
+    """Whether a scale of the rows' own is fitted. Maximum likelihood makes it too small in few rows, as it does that of measurements:
+    rows less all fitted numbers go instead of rows, and Student's t with rows less coefficients instead of a normal."""
+    return any(label.removesuffix(" (shared)") == "spread" for label in fit.labels[len(fit.terms) :])
 
 
 def _variance_of_mean(predictive: GLMPredictive, fit: Any, matrix: Any, kind: str, groups: Any) -> np.ndarray:
