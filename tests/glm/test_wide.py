@@ -1,6 +1,7 @@
 """Hundreds of sparse columns are fitted by products with the rows: the same answers as by writing columns times columns out."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -92,6 +93,21 @@ def test_fits_with_sparse_columns_come_back_from_files(counts, tmp_path):
     fit = rb.RobustPoissonRegression(alpha=1.0).fit(X, y).result_
     fit.save(tmp_path / "wide.fit")
     np.testing.assert_allclose(rb.load(tmp_path / "wide.fit").standard_errors, fit.standard_errors, rtol=1e-9)
+
+
+def test_formulas_with_days_as_words_keep_their_zeros_to_themselves(monkeypatch):
+    from robustly.glm import formula
+
+    rng = np.random.default_rng(6)
+    days = rng.integers(0, 60, N)
+    frame = pd.DataFrame({"day": [f"day {day:02d}" for day in days], "y": rng.poisson(3.0, N), "x": rng.normal(size=N)})
+    dense = rb.glm("y ~ day", frame, family="poisson", local=None)
+    monkeypatch.setattr(formula, "LARGE", N)
+    sparse_columns = rb.glm("y ~ day", frame, family="poisson", local=None)
+    assert sparse_columns.model.design.sparse
+    np.testing.assert_allclose(sparse_columns.coefficients, dense.coefficients, atol=1e-7)
+    np.testing.assert_allclose(sparse_columns.standard_errors, dense.standard_errors, rtol=1e-6)
+    np.testing.assert_allclose(sparse_columns.predictive(frame).mean, dense.predictive(frame).mean, rtol=1e-6)
 
 
 def test_conjugate_gradients_solve_several_right_hand_sides_and_say_when_they_do_not():
