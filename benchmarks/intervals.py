@@ -231,13 +231,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=1000)
     parser.add_argument("--only", default="", help="cells whose name begins so")
+    parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/intervals.json"))
     given = parser.parse_args()
     found = json.loads(given.out.read_text()) if given.out.exists() else {}
     for name, cell in CELLS.items():
         if not name.startswith(given.only) or found.get(name, {}).get("sets", 0) >= given.sets:
             continue
-        found[name] = run(cell, given.sets, 20, found.get(name, {}))
+        found[name] = run(cell, given.sets, given.seed, found.get(name, {}))
         given.out.write_text(json.dumps(found, indent=1) + "\n")
         print(name, found[name], flush=True)
 

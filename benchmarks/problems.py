@@ -8,6 +8,8 @@ kind                       model                                                
 =========================  ================================================================  =======================
 ``poisson_lognormal``      :math:`y_i \sim \mathrm{Poisson}(\exp(b_i + x_i w)),              ``w``, ``loc``,
                            b_i \sim N(\mathrm{loc}, \mathrm{scale}^2)`                       ``scale``
+``poisson_ridge``          the same with hundreds of columns and :math:`w \sim N(0, 1)`       ``w``, ``loc``,
+                                                                                             ``scale``
 ``student_t_regression``   :math:`y_i = x_i w + \mathrm{scale}\, t_\mathrm{dof}`             ``w``, ``dof``, ``scale``
 ``logistic``               :math:`y_i \sim \mathrm{Bernoulli}(\sigma(\mathrm{loc}+x_i w))`   ``w``, ``loc``
 ``counts``                 :math:`y_i \sim \mathrm{Poisson}(r_i), r_i \sim \mathrm{Gamma}`   ``concentration``, ``rate``
@@ -40,7 +42,12 @@ class Problem:
 
     @property
     def megabytes(self) -> float:
-        return sum(array.nbytes for array in self.data.values()) / 1e6
+        held = (part for array in self.data.values() for part in _arrays_of(array))
+        return sum(array.nbytes for array in held) / 1e6
+
+
+def _arrays_of(array: Any) -> tuple[np.ndarray, ...]:
+    return (array,) if isinstance(array, np.ndarray) else (array.data, array.indices, array.indptr)
 
 
 PROBLEMS: dict[str, Callable[..., Problem]] = {}
@@ -69,6 +76,32 @@ def poisson_lognormal(n: int = 1000, d: int = 5, loc: float = 1.0, scale: float 
     y = rng.poisson(np.exp(loc + x @ w + scale * rng.normal(size=n))).astype(float)
     truth = {"w": w, "loc": loc, "scale": scale}
     return Problem("poisson_lognormal", "poisson_lognormal", {"x": x, "y": y}, truth)
+
+
+def _poisson_ridge(name: str, rng: np.random.Generator, x: Any) -> Problem:
+    n, d = x.shape
+    w = rng.normal(size=d)
+    w *= 0.5 / np.std(x @ w)
+    y = rng.poisson(np.exp(0.5 + x @ w + 0.5 * rng.normal(size=n))).astype(float)
+    return Problem(name, "poisson_ridge", {"x": x, "y": y}, {"w": w, "loc": 0.5, "scale": 0.5})
+
+
+@problem
+def wide_dense(n: int = 100_000, d: int = 1000, seed: int = 0) -> Problem:
+    rng = np.random.default_rng(seed)
+    return _poisson_ridge("wide_dense", rng, rng.normal(size=(n, d)))
+
+
+@problem
+def wide_sparse(n: int = 100_000, d: int = 1000, share: float = 0.01, seed: int = 0) -> Problem:
+    """One entry of a hundred is not zero."""
+    from scipy import sparse
+
+    rng = np.random.default_rng(seed)
+    x = sparse.random_array(
+        (n, d), density=share, format="csr", rng=rng, data_sampler=lambda size: rng.normal(size=size)
+    )
+    return _poisson_ridge("wide_sparse", rng, x)
 
 
 @problem

@@ -2,7 +2,7 @@
 
 import warnings
 
-SOLVES = ("poisson_lognormal", "student_t_regression", "logistic")
+SOLVES = ("poisson_lognormal", "poisson_ridge", "student_t_regression", "logistic")
 PACKAGES = ("robustly",)
 
 
@@ -20,7 +20,7 @@ def fit(problem):
         shrink = (model.attenuated_coef_ / model.coef_)[0, 0]
         found = {"w": model.attenuated_coef_[0], "loc": float(model.intercept_[0]) * shrink}
     else:
-        model = RobustPoissonRegression().fit(x, y)
+        model = RobustPoissonRegression(alpha=float(problem.kind == "poisson_ridge")).fit(x, y)
         found = {"w": model.coef_, "loc": model.intercept_, "scale": model.spread_}
     errors = model.result_.standard_errors
     passes = len(model.result_.history)

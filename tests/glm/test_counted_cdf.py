@@ -42,6 +42,28 @@ def test_tabulated_probabilities_are_those_integrated_by_row(name: str) -> None:
     assert np.median(np.abs(found - integrated)) < 1e-9
 
 
+@pytest.mark.parametrize("name", ["counts", "counts with tails", "negative binomial"])
+def test_quantiles_of_many_counts_are_those_found_by_row(name: str) -> None:
+    law, phi, _ = LAWS[name]
+    m = np.random.default_rng(5).normal(1.0, 0.7, 1200)
+    fitted = Fitted(law, np.array(phi), np.zeros(0), False)
+    many = GLMPredictive(fitted, m, np.ones(len(m)))
+    for level in (0.05, 0.5, 0.95):
+        found = many.quantile(level)
+        some = np.arange(0, 1200, 6)
+        np.testing.assert_array_equal(found[some], GLMPredictive(fitted, m[some], np.ones(200)).quantile(level))
+
+
+def test_both_sides_of_a_count_are_found_together() -> None:
+    law, phi, _ = LAWS["counts"]
+    m = np.random.default_rng(6).normal(1.0, 0.7, 500)
+    predictive = GLMPredictive(Fitted(law, np.array(phi), np.zeros(0), False), m, np.ones(500))
+    y = predictive.sample(1, key=1)[0]
+    strictly, below = predictive.cdf_on_both_sides(y)
+    np.testing.assert_array_equal(strictly, predictive.cdf(y - 1.0))
+    np.testing.assert_array_equal(below, predictive.cdf(y))
+
+
 @settings(max_examples=15, deadline=None)
 @given(st.floats(-3.0, 3.0), st.floats(0.05, 2.0), st.integers(0, 2**31))
 def test_tables_of_a_known_cdf(centre: float, spread: float, seed: int) -> None:

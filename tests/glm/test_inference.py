@@ -225,7 +225,9 @@ def test_intervals_of_a_robust_mean_hold_the_spread(data):
     x = np.column_stack([np.ones(3), data["x1"].head(3)])
     gradient = np.column_stack([x, np.full(3, fit.spread)])
     error = np.sqrt(np.einsum("ni,ij,nj->n", gradient, fit.covariance(), gradient))
-    np.testing.assert_allclose(np.log(high / low) / 2, 1.959964 * error, rtol=1e-5)
+    # As for measurements: rows less two coefficients and a spread in place of rows, and Student's t with rows less coefficients.
+    half = stats.t.ppf(0.975, 150 - 2) * np.sqrt(150 / (150 - 3)) * error
+    np.testing.assert_allclose(np.log(high / low) / 2, half, rtol=1e-5)
 
 
 def test_the_jackknife_leaves_out_groups_as_refits_do():

@@ -253,8 +253,7 @@ class PairSource(Source):
             believed = sum(jnp.sum(p.log_prob(known[name])) for name, p in given.items())
             return log_flat(pair, first, scales, theta) + believed + parameters.log_volume(vector)
 
-        curve = self.problem.look(self.vector).curve
-        assert curve is not None
+        curve = np.asarray(self.problem.look(self.vector).curve)
         # Priors are told apart by identity, so they are kept along.
         alike = tuple((name, id(prior)) for name, prior in given.items())
         compiled = self.model.samplers.setdefault(alike, {None: given})

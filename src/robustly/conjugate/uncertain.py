@@ -41,8 +41,7 @@ def components(source: PairSource) -> list[tuple[np.ndarray, float]]:
 
     def objective(vector: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         value, slope, curve = source.problem.look(vector)
-        assert curve is not None
-        return value, slope, curve
+        return value, slope, np.asarray(curve)
 
     if source.classical is None:
         centre = np.array(source.vector)

@@ -16,6 +16,7 @@ from scipy.linalg import lapack
 from robustly._runtime.threads import products_on_one_thread
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
+from robustly.model.wide_curvature import Curve, WideCurvature
 
 # (vector, expected gain) -> why to stop, or None to go on
 Watch = Callable[[np.ndarray, float], Outcome | None]
@@ -190,7 +191,7 @@ class Newton:
         x, look, length = tried
         self.measured, self.exact = True, look.curve is not None
         if not self.exact:
-            self.curve = secant(self.curve, x - self.x, look.slope - self.slope)
+            self.curve = secant(np.asarray(self.curve), x - self.x, look.slope - self.slope)
         self.x = x
         self._here(look)
         before = self.gain
@@ -262,7 +263,7 @@ class Newton:
             look = self._look(ahead, effort)
             self._note(look.value, np.nan, float(np.max(np.abs(length * step), initial=0.0)))
             finite = np.isfinite(look.value) and np.all(np.isfinite(look.slope))
-            finite = finite and (look.curve is None or np.all(np.isfinite(look.curve)))
+            finite = finite and (look.curve is None or _is_finite(look.curve))
             if finite and look.value >= self.value + 1e-4 * length * expected - noise:
                 return ahead, look, length
             if finite:
@@ -283,20 +284,35 @@ def secant(curve: np.ndarray, moved: np.ndarray, change: np.ndarray) -> np.ndarr
     return curve - np.outer(bent, bent) / fits + np.outer(along, along) / was
 
 
-def ascent(slope: np.ndarray, curve: np.ndarray, constrained: np.ndarray | None) -> np.ndarray:
+def ascent(slope: np.ndarray, curve: Curve, constrained: np.ndarray | None) -> np.ndarray:
     """A Newton step; directions of wrong or no curvature are climbed as if they had it, steps on log scales are capped."""
     if slope.size == 0:
         return slope
+    if isinstance(curve, WideCurvature):
+        size = curve.size
+        held = curve.eliminated(slope[:size])
+        if held is not None:
+            first, across = held
+            rest, leap = _newton(-curve.of_shared(across), slope[size:] + curve.mixed.T @ first)
+            return _capped(np.concatenate([first + across @ rest, rest]), constrained, leap)
+    step, leap = _newton(np.asarray(curve), slope)
+    return _capped(step, constrained, leap)
+
+
+def _newton(curve: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
+    """A step to the top, and how far it is trusted."""
+    if slope.size == 0:
+        return slope, LEAP
     unit, matrix = _in_units(curve)
     step, leap = _solve(matrix, unit * slope)
-    return _capped(unit * step, constrained, leap)
+    return unit * step, leap
 
 
-def upward(curve: np.ndarray, constrained: np.ndarray | None) -> np.ndarray | None:
+def upward(curve: Curve, constrained: np.ndarray | None) -> np.ndarray | None:
     """A step of half a nat along the direction that curves upwards most; None where none does, or only from afar."""
-    if curve.size == 0:
+    if len(curve) == 0 or (isinstance(curve, WideCurvature) and curve.has_top(RISING)):
         return None
-    unit, matrix = _in_units(curve)
+    unit, matrix = _in_units(np.asarray(curve))
     shifted = matrix.copy()
     shifted[np.diag_indices_from(shifted)] += RISING
     with products_on_one_thread():
@@ -305,6 +321,10 @@ def upward(curve: np.ndarray, constrained: np.ndarray | None) -> np.ndarray | No
     values, vectors = np.linalg.eigh(matrix)
     step = unit * vectors[:, 0] / np.sqrt(-values[0])
     return _capped(step, constrained, LEAP) if np.max(np.abs(step)) <= FAR else None
+
+
+def _is_finite(curve: Curve) -> bool:
+    return curve.is_finite if isinstance(curve, WideCurvature) else bool(np.isfinite(curve).all())
 
 
 def _in_units(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

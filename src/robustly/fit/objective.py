@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from robustly.fit.outcome import Outcome
+from robustly.model.wide_curvature import Curve
 
 
 class Effort(Enum):
@@ -25,7 +27,7 @@ class Look(NamedTuple):
 
     value: float
     slope: np.ndarray
-    curve: np.ndarray | None
+    curve: Curve | None
     """None after :attr:`Effort.SLOPE`."""
 
 
@@ -36,11 +38,17 @@ class Optimum:
     vector: np.ndarray
     value: float
     slope: np.ndarray
-    curve: np.ndarray
+    bent: Curve
+    """The curvature there, as the climb saw it."""
     history: list[dict[str, Any]] = field(repr=False)
     outcome: Outcome
     before: np.ndarray | None = None
     """Where the objective was last looked at, if that was not here but one negligible step before."""
+
+    @cached_property
+    def curve(self) -> np.ndarray:
+        """The curvature written out."""
+        return np.asarray(self.bent)
 
     @property
     def seen(self) -> np.ndarray:

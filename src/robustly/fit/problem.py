@@ -23,8 +23,9 @@ from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.passes import Passes, passes, with_prior
 from robustly.fit.view_passes import RowKernel, row_kernel, view_pass, view_values
 from robustly.model.row import RowModel, View
+from robustly.model.wide_curvature import Curve, WideCurvature
 from robustly.rows.arrays import ArrayRows
-from robustly.rows.store import ByUnit, Pass, Rows, Slot, Sums
+from robustly.rows.store import ByUnit, Mapped, Pass, Rows, Slot, Sums
 
 # An estimated integration error above this share of the log likelihood makes a fit use more points.
 TOLERATED = 1e-7
@@ -79,9 +80,7 @@ class Found:
         """Second derivative of the objective at the vector; where a look is dear, that of one negligible step before."""
         if self.optimum.before is None or not self.problem.looks_are_cheap:
             return self.optimum.curve
-        curve = self.problem.look(self.vector).curve
-        assert curve is not None
-        return curve
+        return np.asarray(self.problem.look(self.vector).curve)
 
     @cached_property
     def evidence(self) -> np.ndarray:
@@ -167,12 +166,16 @@ class EvidenceProblem(Problem):
         with double_precision():
             chunk_pass, theta = self._pass(vector, effort)
             mapped = self.rows.map(chunk_pass, theta, keep=self.slot, into=ahead if self.has_states else None)
-            found = self._look(vector, mapped.sums)
+            found = self._look(vector, self._seen(mapped))
         if np.isfinite(found.value) or self.seen_at is None:
             self.seen_sums, self.by_unit, self.seen_at = mapped.sums, mapped.by_unit, np.array(vector)
         if np.isfinite(found.value):
             self.slot = ahead
         return found if effort is not Effort.SLOPE else found._replace(curve=None)
+
+    def _seen(self, mapped: Mapped) -> Sums:
+        """What of a pass makes a look."""
+        return mapped.sums
 
     @abstractmethod
     def for_draws(self) -> tuple[ArrayRows, Entering]:
@@ -404,11 +407,17 @@ class ViewProblem(EvidenceProblem):
         with np.errstate(all="ignore"):
             return Look(*self.gathered(vector, sums))
 
-    def gathered(self, vector: np.ndarray, sums: Mapping[str, Any]) -> tuple[float, np.ndarray, np.ndarray]:
+    def _seen(self, mapped: Mapped) -> Sums:
+        return mapped.sums | {name: mapped.by_unit[name] for name in self.view.by_row}
+
+    def gathered(self, vector: np.ndarray, sums: Mapping[str, Any]) -> tuple[float, np.ndarray, Curve]:
         """Value, slope and curvature of the objective from what rows send back."""
         slope, curve = self.view.gather(sums)
         value, more, bend = self.prior(vector)
-        curve[np.diag_indices_from(curve)] += bend
+        if isinstance(curve, WideCurvature):
+            curve = curve.with_diagonal(bend)
+        else:
+            curve[np.diag_indices_from(curve)] += bend
         return float(sums["value"]) + value, slope + more, curve
 
     def prior(self, vector: np.ndarray) -> tuple[float, Any, Any]:
@@ -427,6 +436,5 @@ class ViewProblem(EvidenceProblem):
     def expected(self, vector: np.ndarray, at: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
         with double_precision():
             mapped = self.rows.map(self.run_expected, (self.view.at(vector), self.view.at(at)), keep=self.slot)
-        look = self._look(vector, mapped.sums)
-        assert look.curve is not None
-        return look.value, look.slope, look.curve
+        look = self._look(vector, self._seen(mapped))
+        return look.value, look.slope, np.asarray(look.curve)

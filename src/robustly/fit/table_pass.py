@@ -13,7 +13,7 @@ from robustly.approx.tabulated import POINTS, read_block, read_tables, widen
 from robustly.model.column_sums import BLOCK, add_block, add_values, enter_block
 from robustly.model.linear_view import LinearView
 from robustly.model.responses import Responses
-from robustly.model.row import View
+from robustly.model.row import View, sent_back
 from robustly.rows.store import ByUnit, Data, Sums
 
 Chunk = tuple[Sums, ByUnit, None]
@@ -54,7 +54,7 @@ class TablePass:
     view: View
     responses: Responses
     by_row: str = ""
-    """What is wanted by row instead of sums: "curves" (slopes and curvatures), or the "value" of tables without them."""
+    """What is wanted by row instead of sums: "curves" (slopes and curvatures), or the "value" alone."""
 
     def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
         at, tables = theta
@@ -64,8 +64,7 @@ class TablePass:
             value, slope, curve = read_tables(tables, numbers[0], self.responses.of(data), size)
             if self.by_row:
                 return {}, {"value": value} if size == 0 else {"slope": slope, "curve": curve}, None
-            total = np.where(weight > 0, weight * value, 0.0).sum()
-            return {"value": total, **self.view.pull_back(entered, slope, curve, weight)}, {"evidence": value}, None
+            return *sent_back(self.view, entered, value, slope, curve, weight), None
 
 
 @compiled()

@@ -22,7 +22,7 @@ from robustly._runtime.precision import double_precision
 from robustly.approx.base import Approximation
 from robustly.approx.moments import second_order
 from robustly.fit.passes import Chunk, ChunkPass, weighted_quantiles
-from robustly.model.row import Row, RowModel, View
+from robustly.model.row import Row, RowModel, View, sent_back
 from robustly.rows.store import Data
 
 
@@ -145,10 +145,9 @@ def view_pass(view: View, curves: Callable[..., tuple[Any, Any, Any, Any]], kern
             state = None if state is None else np.asarray(state, np.float32)
             *parts, state = curves(numbers, view.seen(data), state, more)
             value, slope, curve = (np.asarray(part) for part in parts)
-            total = np.where(weight > 0, weight * value, 0.0).sum()
-            sums = {"value": total, **view.pull_back(entered, slope, curve, weight)}
+            sums, by_row = sent_back(view, entered, value, slope, curve, weight)
         # A warm start needs no more digits, and this is the one thing kept by row from pass to pass.
-        return sums, {"evidence": value}, None if state is None else np.asarray(state).astype(np.float32)
+        return sums, by_row, None if state is None else np.asarray(state).astype(np.float32)
 
     return ChunkPass(run, begin, (view_pass, (view, curves, kernel)))
 

@@ -76,7 +76,7 @@ class JudgePass:
 
 def asked_of_rows(design: Design, u: np.ndarray, fitted: Fitted, judge: Judge) -> Any:
     """What a fitted law says of every row, chunk by chunk where the rows are."""
-    found = design.rows.map(JudgePass(design, fitted, judge), design.to_shifted @ u).by_unit
+    found = design.rows.map(JudgePass(design, fitted, judge), design.shifted_of(u)).by_unit
     return found["0"] if len(found) == 1 else tuple(found[str(i)] for i in range(len(found)))
 
 
@@ -90,8 +90,7 @@ def normal_scores(core: Law, m: np.ndarray, phi: np.ndarray, y: np.ndarray, tria
     if predictive.errors is not None:
         tail = 2.0 * predictive.errors.sf(np.abs(y - m))
     else:
-        below = predictive.cdf(y)
-        strictly = predictive.cdf(np.ceil(y) - 1.0) if core.family.discrete else below
+        strictly, below = predictive.cdf_on_both_sides(y)
         tail = np.clip(2.0 * np.minimum(below, 1.0 - strictly), 0.0, 1.0)
         # One less a probability has no digits left further out.
         tail = np.maximum(tail, DEEPEST)

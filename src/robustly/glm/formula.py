@@ -43,6 +43,8 @@ from robustly.rows.labels import (
 )
 
 # What regressions are told unless told otherwise, where groups have nothing to choose.
+# So many numbers (400 MB) of which at most this share is not 0 are kept as a sparse matrix.
+LARGE, NEARLY_ZERO = 50_000_000, 0.05
 WITHOUT_GROUPS = {
     "prior": "normal",
     "approx": "quadrature",
@@ -252,7 +254,8 @@ def read_formula(
     )
     columns = FormulaColumns(core, tuple(added), right.side, offsets, classes, given)
     kept = [place for place, name in enumerate(right.side.columns) if name != "Intercept"]
-    matrix, within = right.matrix[:, kept], added_offsets(offsets, frame)
+    matrix = right.matrix[:, kept] if bars else without_zeros(right.matrix, kept)
+    within = added_offsets(offsets, frame)
     del left, right  # the widest arrays there are: one of them is enough
     numbers = {label: column_of(frame, label, one) for label, one in beside.items()}
     refuse_unequal_rows(len(frame), matrix, response, within, numbers)
@@ -272,6 +275,15 @@ def read_formula(
     if not bars:
         return FormulaRows(design, chosen, columns, needs=needs, labels=labels)
     return FormulaRows(design, chosen, columns, *read_groups_of(bars, frame, design, plain), needs=needs, labels=labels)
+
+
+def without_zeros(matrix: np.ndarray, kept: list[int]) -> Any:
+    """Some of the columns: as they are, or of a large matrix that is nearly all zeros (days, towns) as a sparse one."""
+    if matrix.size < LARGE or np.count_nonzero(matrix) > NEARLY_ZERO * matrix.size:
+        return matrix[:, kept]
+    from scipy import sparse
+
+    return sparse.csr_array(matrix)[:, kept]
 
 
 def refuse_empty(frame: pd.DataFrame, formula: str) -> None:

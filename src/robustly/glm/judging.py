@@ -140,7 +140,7 @@ def _spread_itself(design: Design, plan: Plan, wide: Found, core: Law, known: Fo
     curve = found.optimum.curve.copy()
     curve[place, place] -= width**-2.0
     value = found.value - 0.5 * away**2 - float(np.log(width)) - 0.5 * LOG_2PI
-    return replace(found, optimum=replace(found.optimum, value=value, curve=curve)), core, 0.0
+    return replace(found, optimum=replace(found.optimum, value=value, bent=curve)), core, 0.0
 
 
 def _is_fit_of(known: Found, design: Design, core: Law) -> bool:
@@ -287,7 +287,7 @@ def _overdispersed(core: Law, previous: Found) -> bool:
     law = problem.plan.law
     assert isinstance(law, Contaminated)
     u, phi = problem.split(previous.vector)
-    more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.to_shifted @ u)
+    more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.shifted_of(u))
     # Asked in any case: other rows of the same kind would else compile what these did not need.
     sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
     if previous.outcome.kind == NOT_A_CORE or law.natural("share", phi[-1]) > MOST_STRAYED:

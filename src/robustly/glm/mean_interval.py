@@ -11,6 +11,7 @@ from robustly.errors import FitError
 from robustly.glm.families import Binomial, Exponential, Gamma, NegativeBinomial, Normal, Poisson
 from robustly.glm.local import Classical
 from robustly.glm.zeros import Tweedie, ZeroInflatedPoisson
+from robustly.result.estimates import written_out
 
 if TYPE_CHECKING:
     from robustly.glm.predictive import GLMPredictive
@@ -32,18 +33,28 @@ def mean_interval(predictive: GLMPredictive, level: float, kind: str, groups: An
     error = np.sqrt(np.maximum(_variance_of_mean(predictive, fit, matrix, kind, groups), 0.0))
     dof = fit.reference_dof(kind, groups)[: len(fit.terms)].min()
     wider = max((fit.widening(term, kind) for term in fit.terms), default=1.0)
+    if np.isinf(dof) and _has_spread(fit):
+        rows, left = float(fit.weight.sum()), float(fit.weight.sum()) - len(fit.vector)
+        if left > 0:
+            dof, wider = rows - len(fit.terms), float(np.sqrt(rows / left))
     half = float(t.ppf(0.5 + level / 2, dof)) * wider * error
     return _back(predictive, middle - half), _back(predictive, middle + half)
+
+
+def _has_spread(fit: Any) -> bool:
+    """Whether a scale of the rows' own is fitted. Maximum likelihood makes it too small in few rows, as it does that of measurements:
+    rows less all fitted numbers go instead of rows, and Student's t with rows less coefficients instead of a normal."""
+    return any(label.removesuffix(" (shared)") == "spread" for label in fit.labels[len(fit.terms) :])
 
 
 def _variance_of_mean(predictive: GLMPredictive, fit: Any, matrix: Any, kind: str, groups: Any) -> np.ndarray:
     size, fitted = len(fit.terms), predictive.fitted
     free = fit.free_covariance(kind, groups)
     shared = fit.labels[size:]
-    turn = np.vstack([fit.jacobian[:size], np.eye(free.shape[0])[free.shape[0] - len(shared) :]])
+    turn = np.vstack([written_out(fit.jacobian)[:size], np.eye(free.shape[0])[free.shape[0] - len(shared) :]])
     covariance = turn @ free @ turn.T
     covariance[:size, :size] = np.nan_to_num(fit.covariance(kind, groups)[:size, :size])
-    x = np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix, dtype=float)
+    x = written_out(matrix).astype(float, copy=False)
     x = np.column_stack([np.ones(len(x)), x]) if fitted.intercept else x
     by_predictor = np.einsum("ni,ij,nj->n", x, covariance[:size, :size], x, optimize=True)
     by_predictor_only = (*ON_LOG_SCALE[:4], Binomial, Normal, Tweedie)

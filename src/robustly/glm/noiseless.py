@@ -89,14 +89,15 @@ def _rounded(
         "slope": np.array([total - weight.sum()]),
         "curve": np.array([0.0, 0.0, -total]),
     }
-    return problem.gathered(vector, sums)
+    value, slope, curve = problem.gathered(vector, sums)
+    return value, slope, np.asarray(curve)
 
 
 def _expected(problem: Regression, matrix: Any, vector: np.ndarray) -> np.ndarray:
     """The expected curvature of Laplace's law: one over the squared spread a row, and one in its logarithm."""
     phi = problem.split(vector)[1]
     design, weight = problem.design, problem.design.rows.weight
-    width = design.to_shifted.shape[0]
+    width = len(design.terms)
     sums = {
         "value": 0.0,
         "slope_w": np.zeros(width),
@@ -105,4 +106,4 @@ def _expected(problem: Regression, matrix: Any, vector: np.ndarray) -> np.ndarra
         "slope": np.zeros(1),
         "curve": np.array([0.0, 0.0, -weight.sum()]),
     }
-    return problem.gathered(vector, sums)[2]
+    return np.asarray(problem.gathered(vector, sums)[2])

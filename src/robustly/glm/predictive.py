@@ -192,16 +192,29 @@ class GLMPredictive(RowLaw):
         if not self.family.discrete:
             return self._mixed_cdf_of_all(y)
         whole = np.floor(y)
-        open_rows = (whole >= 0) & ((whole < self.trials) if isinstance(self.family, Binomial) else True)
-        found = np.where(whole < 0, 0.0, 1.0)
-        found[open_rows] = tabulated_cdf(
+        closed = (whole >= self.trials) if isinstance(self.family, Binomial) else np.isinf(whole)
+        if closed.any():
+            found, rest = np.ones(len(self)), ~closed
+            found[rest] = GLMPredictive(self.fitted, self.m[rest], self.trials[rest]).cdf(whole[rest])
+            return found
+        found = tabulated_cdf(
             lambda m, y, trials: GLMPredictive(self.fitted, m, trials)._mixed_cdf_of_all(y),
-            self.m[open_rows],
-            whole[open_rows],
-            self.trials[open_rows],
+            self.m,
+            np.maximum(whole, 0.0),
+            self.trials,
             lambda y, trials: self.law.width(y, trials, self.fitted.phi),
         )
+        found[whole < 0] = 0.0
         return found
+
+    def cdf_on_both_sides(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """P(Y < y) and P(Y ≤ y), equal for measurements; of counts both at once, for they are read off the same tables."""
+        if not self.family.discrete:
+            below = self.cdf(y)
+            return below, below
+        twice = GLMPredictive(self.fitted, np.tile(self.m, 2), np.tile(self.trials, 2))
+        strictly, below = np.split(twice.cdf(np.concatenate([np.ceil(y) - 1.0, y])), 2)
+        return strictly, below
 
     def _mixed_cdf_of_all(self, y: np.ndarray) -> np.ndarray:
         return np.concatenate([self._mixed_cdf(place, y[place]) for place in self._places()])
@@ -314,7 +327,19 @@ class GLMPredictive(RowLaw):
         return GLMPredictive(self.fitted, m, np.full(len(m), self.trials[0]))
 
     def _counted_quantile(self, level: float) -> np.ndarray:
-        """Quantiles of counts grow with the predictor: those at a grid of predictors enclose those of all rows."""
+        """Quantiles of counts grow with the predictor.
+
+        Where they come to few counts, the predictors at which they step from one to the next tell those of all rows. Else the
+        quantiles at a grid of predictors enclose them.
+        """
+        ends = np.array([self.m.min(), self.m.max()])
+        least, most = self._at_predictors(ends)._quantile_at(level)
+        if most - least <= GRID:
+            counts = np.arange(least, most)
+            falling = lambda m: 1.0 - self._at_predictors(m).cdf(counts)
+            low, high = (np.full(len(counts), end) for end in ends)
+            steps = invert_cdf(falling, 1.0 - level, low, high, open_ends=(False, False))
+            return least + np.searchsorted(np.maximum.accumulate(steps), self.m)
         grid = np.unique(np.quantile(self.m, np.linspace(0.0, 1.0, GRID)))
         known = self._at_predictors(grid)._quantile_at(level)
         right = np.clip(np.searchsorted(grid, self.m), 1, len(grid) - 1) if len(grid) > 1 else np.zeros(len(self), int)

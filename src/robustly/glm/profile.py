@@ -37,7 +37,7 @@ def profile_spread(design: Design, plan: Plan, values: Sequence[float]) -> pd.Da
     for value in values:
         held = replace(plan, held={**plan.held, "spread": value}, hyperprior=None)
         found = fit_law(design, held if value > 0 else Plan(Classical(plan.law.family), stop=plan.stop))
-        coefficients = design.to_coefficients @ found.vector[: design.size]
+        coefficients = design.coefficients_of(found.vector[: design.size])
         lines.append([value, found.log_likelihood, *coefficients])
     return pd.DataFrame(lines, columns=["spread", "log likelihood", *design.terms])
 
@@ -77,7 +77,7 @@ def profile_interval(found: Found, plan: Plan, name: str, level: float) -> tuple
                 )[place, place]
             )
         )
-        best = float((design.to_coefficients @ found.vector[: design.size])[place])
+        best = float(design.coefficients_of(found.vector[: design.size])[place])
         held = replace(problem.plan, known=None)
         value = lambda at: fit_held(design, held, place, at).value
         return tuple(_profile_end(value, best, side * error, found.value - drop) for side in (-1.0, 1.0))  # type: ignore[return-value]

@@ -330,7 +330,8 @@ class Regression(ViewProblem):
             return self.by_unit["evidence"] + base
         tables = self._tables(vector) if self.tabulated else None
         if tables is not None:
-            return self.rows.map(self.read, (self.view.at(vector), tables)).by_unit["evidence"] + base
+            read = replace(self.read, by_row="value")
+            return self.rows.map(read, (self.view.at(vector), tables)).by_unit["value"] + base
         with double_precision():
             return self.rows.map(self.run_values, self.view.at(vector), keep=self.slot).by_unit["evidence"] + base
 
@@ -365,7 +366,7 @@ class Regression(ViewProblem):
         look = self.latest if known and self.latest is not None else self.look(seen)
         assert look.curve is not None
         before = None if optimum.before is None else seen
-        return replace(optimum, vector=vector, slope=look.slope, curve=look.curve, before=before)
+        return replace(optimum, vector=vector, slope=look.slope, bent=look.curve, before=before)
 
     latest: Look | None = None
     looked_at: np.ndarray | None = None
@@ -426,8 +427,8 @@ class _Attenuated(Problem):
         size = self.inner.design.size
         factor, first, second = attenuation(vector[size])
         v = vector[:size]
-        value, slope, curve = self.inner.look(np.concatenate([factor * v, vector[size:]]), effort)
-        assert curve is not None
+        value, slope, bent = self.inner.look(np.concatenate([factor * v, vector[size:]]), effort)
+        curve = np.asarray(bent)
         inner, cross = curve[:size, :size], curve[:size, size]
         new_slope, new_curve = slope.copy(), curve.copy()
         new_slope[:size] = factor * slope[:size]

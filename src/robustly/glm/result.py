@@ -211,11 +211,7 @@ def regression_fit(
     law, phi = problem.plan.law, problem.split(found.vector)[1]
     fitted = fitted_of(found)
     free = [law.names[i] for i in problem.linear.free]
-    size = len(fitted.coefficients)
-    jacobian = np.zeros((size + len(free), design.size + len(free)))
-    jacobian[:size, : design.size] = design.to_coefficients
-    for place, index in enumerate(problem.linear.free):
-        jacobian[size + place, design.size + place] = law.slope(law.names[index], phi[index])
+    slopes = [law.slope(law.names[index], phi[index]) for index in problem.linear.free]
     leverage_one = leverage_one_in(found)
     values = [*fitted.coefficients, *(fitted.shared[name] for name in free)]
     labels = [*design.terms, *(f"{name}{SHARED}" if name in design.terms else name for name in free)]
@@ -225,8 +221,8 @@ def regression_fit(
         parameters=dict(zip(labels, values)),
         labels=labels,
         vector=found.optimum.vector,
-        jacobian=jacobian,
-        curve=found.optimum.curve,
+        jacobian=design.jacobian_with(slopes),
+        curve=found.optimum.bent,
         objective=found.optimum.value,
         evidence_by_row=None,
         summed_evidence=found.log_likelihood,

@@ -30,6 +30,8 @@ from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.glm.residuals import residuals_of
 from robustly.glm.row_model import evidence_of
 from robustly.model.linear import Design
+from robustly.model.wide_curvature import Curve
+from robustly.result.estimates import inverse_or_pseudo
 from robustly.result.hypotheses import TestResult, likelihood_ratio
 from robustly.result.laws import LEVELS, RowPosterior
 from robustly.result.outliers import JUDGED, Judgement
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 HEAVY = 0.1
 REFITS = 30
 KINKED_REFITS = 100
-# Passes by which a fit to all rows but one is climbed to, and the gain in nats at which it is there.
+# Passes by which a fit to all rows but one is climbed to, and the gain in nats that may be left.
 SLOPE_STEPS = 15
 LEFT_TO_GAIN = 1e-9
 # A residual below this share of the spread is none.
@@ -94,7 +96,7 @@ class GLMSource(Source):
             slope[on, 0] = np.linalg.lstsq(weighed.T, -self.found.optimum.slope[: self.design.size], rcond=None)[0]
         return slope, curve
 
-    def curve(self, seen: np.ndarray) -> np.ndarray:
+    def curve(self, seen: Curve) -> np.ndarray:
         return self.found.curve
 
     def evidence(self) -> np.ndarray:
@@ -149,7 +151,7 @@ class GLMSource(Source):
         """How far each row's predictor and shared numbers move when the row is left out, and their variances."""
         slope, used = self._curves[0], self._used
         k, size, weight = len(used), self.design.size, self.design.rows.weight
-        covariance = np.linalg.pinv(-self.found.curve)
+        covariance = inverse_or_pseudo(-self.found.curve)
         z = self.design.directions()
         spread = np.zeros((len(z), k, k))
         spread[:, 0, 0] = np.einsum("ni,ij,nj->n", z, covariance[:size, :size], z)
@@ -203,13 +205,14 @@ class GLMSource(Source):
         curve = self.found.optimum.curve - weight[row] * self._curve_of(row)
         weight[row] = 0.0
         vector, last, free = self.found.vector, np.inf, 1 + self.problem.linear.free
+        slopes = self._curves[0]
         try:
             inverse = np.linalg.inv(np.linalg.cholesky(-curve))
         except np.linalg.LinAlgError:
             return self._searched_without(self.problem.weighed(weight))
         for _ in range(SLOPE_STEPS):
             with np.errstate(invalid="ignore"):  # far off, a row that is left out may have no slope
-                by_row = self.problem.curves_by_row(vector)[0] * weight[:, None]
+                by_row = slopes * weight[:, None]
             if not np.isfinite(by_row).all():
                 break
             slope = np.concatenate([self._directions.T @ by_row[:, 0], by_row[:, free].sum(axis=0)])
@@ -218,9 +221,11 @@ class GLMSource(Source):
             gain = 0.5 * float(slope @ step)
             if not gain < last:
                 break
-            vector, last = vector + step, gain
-            if gain < LEFT_TO_GAIN:
+            vector = vector + step
+            # Each step gains about as little of the last one as that did of the one before.
+            if gain * (gain / last if np.isfinite(last) else 1.0) < LEFT_TO_GAIN:
                 return vector
+            last, slopes = gain, self.problem.curves_by_row(vector)[0]
         return self._searched_without(self.problem.weighed(weight))
 
     def _searched_without(self, problem: Regression) -> np.ndarray:
@@ -319,7 +324,7 @@ class GLMSource(Source):
         found = []
         for vector in vectors:
             u, phi = self.problem.split(vector)
-            fitted = Fitted(self.law, phi, self.design.to_coefficients @ u, self.design.intercept)
+            fitted = Fitted(self.law, phi, self.design.coefficients_of(u), self.design.intercept)
             law = GLMPredictive(fitted, self.design.predictor(u), self.design.trials)
             found.append(law.sample(1, key=rng)[0])
         return {"y": np.stack(found)}
@@ -387,9 +392,7 @@ def _tails(fitted: Fitted, y: np.ndarray, predictor: np.ndarray, trials: np.ndar
 def _cumulative(
     fitted: Fitted, y: np.ndarray, predictor: np.ndarray, trials: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    predictive = GLMPredictive(fitted, predictor, trials)
-    below = predictive.cdf(y)
-    return (predictive.cdf(np.ceil(y) - 1.0) if fitted.law.family.discrete else below), below
+    return GLMPredictive(fitted, predictor, trials).cdf_on_both_sides(y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -423,4 +426,4 @@ def fitted_of(found: Found) -> Fitted:
     problem = found.problem
     assert isinstance(problem, Regression)
     u, phi = problem.split(found.vector)
-    return Fitted(plan_of(found).law, phi, problem.design.to_coefficients @ u, problem.design.intercept)
+    return Fitted(plan_of(found).law, phi, problem.design.coefficients_of(u), problem.design.intercept)

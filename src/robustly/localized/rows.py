@@ -24,6 +24,7 @@ from robustly.localized.judging import judge_precisions
 from robustly.model.conjugacy import detect
 from robustly.model.parameters import Theta
 from robustly.model.row import RowModel
+from robustly.model.wide_curvature import Curve
 from robustly.result.estimates import Hyperparameters, nested
 from robustly.result.fit import Fit
 from robustly.result.laws import LEVELS, ByRow, RowPosterior
@@ -84,7 +85,7 @@ class RowSource(Source):
         found = jax.vmap(jax.vmap(parameters.natural))(jnp.asarray(vectors))
         return {name: np.asarray(value) for name, value in found.items()}
 
-    def curve(self, seen: np.ndarray) -> np.ndarray:
+    def curve(self, seen: Curve) -> np.ndarray:
         return self.found.curve
 
     def evidence(self) -> np.ndarray:

@@ -7,7 +7,7 @@ all rows share: :mod:`robustly.model.linear_view`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +18,8 @@ import numpy as np
 from robustly._runtime.threads import products_on_one_thread
 from robustly.model import column_sums as loops
 from robustly.model.responses import Responses, different_responses
+from robustly.model.sparse_columns import SparseColumns, weighted_gram
+from robustly.model.wide_curvature import WideCurvature
 from robustly.rows.store import Data, Rows
 
 # Directions in which standardised columns vary less than this share of their variance are taken for rounding.
@@ -25,6 +27,10 @@ ALIASED = 1e-11
 # A leverage closer to one than this is one.
 LEVERAGE_ONE = 1e-9
 WIDE_CHUNK = 400_000
+# From so many sparse columns on, products with the rows take less than columns times columns.
+MANY_COLUMNS = 256
+# Least squares are solved to this share of their size.
+LEAST_SQUARES = 1e-10
 # Rows that give a first idea of where the columns lie.
 GLANCE = 256
 # How many variances away from where moments are taken the centre may lie.
@@ -84,7 +90,7 @@ class Design:
     def __getstate__(self) -> dict[str, Any]:
         if "_moments" in self.__dict__:
             _ = self.centre, self._coordinates  # where rows stay elsewhere these cannot be found again
-        return {name: value for name, value in vars(self).items() if name != "_wide"}
+        return {name: value for name, value in vars(self).items() if name not in ("_wide", "by_products")}
 
     @cached_property
     def _wide(self) -> Rows:
@@ -115,9 +121,8 @@ class Design:
     def gram(self, matrix: Any, each: np.ndarray) -> np.ndarray:
         """Columns times columns, each row weighted."""
         if self.sparse:
-            inner = (matrix.T @ matrix.multiply(each[:, None])).toarray()
-        else:
-            inner = _weighted_squares(matrix, each)
+            return weighted_gram(matrix, each, self.intercept)
+        inner = _weighted_squares(matrix, each)
         if not self.intercept:
             return inner
         edge = matrix.T @ each
@@ -150,6 +155,12 @@ class Design:
                 sums = {"gram": gram if self.intercept else gram[1:, 1:], "first": gram[0, 1:]}
                 return {**sums, "max distance": furthest, "max weight": weight.max()}, {}, None
             matrix = data[0] - theta if shifts else data[0]
+            if self._has_products:
+                return (
+                    {"squares": SparseColumns(matrix, self.intercept, np.ones(len(self.terms))).squares_of(weight)},
+                    {},
+                    None,
+                )
             sums = {"gram": self.gram(matrix, weight)}
             if not self.sparse:
                 furthest = np.maximum(matrix.max(axis=0), -matrix.min(axis=0))
@@ -181,41 +192,65 @@ class Design:
             found[0, 1:] = found[1:, 0] = 0.0
         return found
 
+    @cached_property
+    def squares_of_columns(self) -> np.ndarray:
+        """The mean square of each column, around its centre."""
+        if self._has_products:
+            return np.asarray(self._moments["squares"]) / self.rows.total_weight
+        return np.diag(self.spread_of_columns)
+
     # ------------------------------------------------------------------ coordinates
 
+    @property
+    def _has_products(self) -> bool:
+        """Whether columns times columns are never written out: they are many and sparse, and a ridge makes them tell apart."""
+        return self.ridge > 0 and self.sparse and self.width >= MANY_COLUMNS
+
     @cached_property
-    def _coordinates(self) -> tuple[np.ndarray, np.ndarray]:
-        """The map from `u` to coefficients of shifted columns, and the directions that the columns do not span."""
-        gram = self.spread_of_columns
-        size = len(gram)
-        unit = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    def by_products(self) -> SparseColumns | None:
+        """The columns in the coordinates `u`, where all that is done with them is products."""
+        return SparseColumns(self.matrix, self.intercept, self._coordinates[0]) if self._has_products else None
+
+    @cached_property
+    def _coordinates(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """The map from `u` to coefficients of shifted columns, and the directions that the columns do not span.
+
+        With a ridge, which needs no other coordinates, each is one column's: the map is a unit for each.
+        """
+        unit = np.sqrt(np.maximum(self.squares_of_columns, 0.0))
         # A constant column has nothing left but the rounding of its mean.
         around = np.concatenate([[0.0], np.abs(self.centre)]) if self.intercept else np.abs(self.centre)
         nothing = unit <= np.maximum(1e-13 * around, 1e-150)
-        gram = np.where(nothing[:, None] | nothing, 0.0, gram)
         unit = np.where(nothing, 1.0, unit)
         if self.ridge > 0:
-            return np.diag(1.0 / unit), np.zeros((size, 0))
+            return 1.0 / unit, None
+        gram = np.where(nothing[:, None] | nothing, 0.0, self.spread_of_columns)
         values, vectors = np.linalg.eigh(gram / unit[:, None] / unit)
         kept = values > ALIASED * max(values.max(initial=0.0), 1e-300)
         return vectors[:, kept] / np.sqrt(values[kept]) / unit[:, None], vectors[:, ~kept] / unit[:, None]
 
     @cached_property
     def to_shifted(self) -> np.ndarray:
-        return self._coordinates[0]
+        turn = self._coordinates[0]
+        return np.diag(turn) if self.ridge > 0 else turn
 
-    @property
-    def _units(self) -> np.ndarray | None:
-        """What :attr:`to_shifted` multiplies by where each coordinate is one column's: with a ridge, which needs no others."""
-        return self.to_shifted.diagonal() if self.ridge > 0 else None
+    def shifted_of(self, u: Any) -> Any:
+        """Coefficients of shifted columns."""
+        turn = self._coordinates[0]
+        return turn * u if self.ridge > 0 else turn @ u
+
+    def slope_in_coordinates(self, slope: np.ndarray) -> np.ndarray:
+        """Slopes in the coefficients of shifted columns, one vector or several side by side, in `u`."""
+        turn = self._coordinates[0]
+        return (turn * slope.T).T if self.ridge > 0 else turn.T @ slope
 
     def in_coordinates(self, curve: np.ndarray) -> np.ndarray:
         """A curvature in the coefficients of shifted columns, in `u`."""
-        unit = self._units
-        if unit is None:
-            return self.to_shifted.T @ curve @ self.to_shifted
-        found = curve * unit[:, None]
-        found *= unit
+        turn = self._coordinates[0]
+        if self.ridge <= 0:
+            return turn.T @ curve @ turn
+        found = curve * turn[:, None]
+        found *= turn
         return found
 
     @cached_property
@@ -223,8 +258,24 @@ class Design:
         """From `u` to the intercept and coefficients of the columns as they came."""
         return self._unshift(self.to_shifted)
 
+    def jacobian_with(self, slopes: Sequence[float]) -> Any:
+        """The derivative of coefficients and further numbers in `u` and the free values of these; sparse where columns are."""
+        if self.by_products is not None:
+            from scipy import sparse
+
+            return sparse.diags_array(np.concatenate([self.by_products.unit, slopes]), format="csr")
+        turn = self.to_coefficients
+        found = np.zeros((turn.shape[0] + len(slopes), turn.shape[1] + len(slopes)))
+        found[: turn.shape[0], : turn.shape[1]] = turn
+        found[range(turn.shape[0], len(found)), range(turn.shape[1], found.shape[1])] = slopes
+        return found
+
+    def coefficients_of(self, u: np.ndarray) -> np.ndarray:
+        """The intercept and coefficients of the columns as they came."""
+        return self._unshift(self.shifted_of(u))
+
     def _unshift(self, shifted: np.ndarray) -> np.ndarray:
-        if not self.intercept:
+        if not self.intercept or self.sparse:
             return shifted
         found = shifted.copy()
         found[0] -= self.centre @ shifted[1:]
@@ -233,7 +284,10 @@ class Design:
     @cached_property
     def aliased(self) -> np.ndarray:
         """Which coefficients the columns do not determine."""
-        null = self._unshift(self._coordinates[1])
+        along = self._coordinates[1]
+        if along is None:
+            return np.zeros(len(self.terms), dtype=bool)
+        null = self._unshift(along)
         size = np.abs(null).max(axis=0, initial=0.0)
         return (np.abs(null) > 1e-6 * np.maximum(size, 1e-300)).any(axis=1)
 
@@ -287,16 +341,15 @@ class Design:
     @cached_property
     def penalty(self) -> np.ndarray:
         """The ridge's curvature along each coordinate of `u`."""
-        unit = self._units
-        if unit is None:
+        if self.ridge <= 0:
             return np.zeros(self.size)
-        own = self.ridge * unit**2
+        own = self.ridge * self._coordinates[0] ** 2
         own[: int(self.intercept)] = 0.0
         return own
 
     @property
     def size(self) -> int:
-        return self.to_shifted.shape[1]
+        return self._coordinates[0].shape[-1]
 
     def predictor(self, u: np.ndarray) -> np.ndarray:
         """Offset and linear predictor of all rows."""
@@ -306,7 +359,7 @@ class Design:
         ) -> tuple[dict[str, Any], dict[str, Any], None]:
             return {}, {"predictor": data[1] + self.linear(self.shifted(data[0]), theta)}, None
 
-        return self._wide.map(predictors, self.to_shifted @ u).by_unit["predictor"]
+        return self._wide.map(predictors, self.shifted_of(u)).by_unit["predictor"]
 
     def project_by_row(self, target: np.ndarray) -> np.ndarray:
         """As :meth:`project`, of a number for every row."""
@@ -323,11 +376,16 @@ class Design:
         ) -> tuple[dict[str, Any], dict[str, Any], None]:
             return {"cross": self.crossed(self.shifted(data[0]), weight * target(data))}, {}, None
 
-        total = self._wide.map(cross, None).sums["cross"]
+        total = self.slope_in_coordinates(np.asarray(self._wide.map(cross, None).sums["cross"]))
+        if self.by_products is not None:
+            none = np.zeros((self.size, 0))
+            bend = WideCurvature(self.by_products, -self.rows.weight, none, none[:0], -self.penalty - 1e-12)
+            solved = bend.eliminated(total, LEAST_SQUARES)
+            return np.linalg.solve(-np.asarray(bend), total) if solved is None else solved[0]
         gram = self.in_coordinates(self.spread_of_columns)
         gram[np.diag_indices_from(gram)] += (self.penalty + 1e-12) / self.rows.total_weight
         with products_on_one_thread():
-            return np.linalg.solve(gram, self.to_shifted.T @ np.asarray(total) / self.rows.total_weight)
+            return np.linalg.solve(gram, total / self.rows.total_weight)
 
     def with_rows(self, rows: Rows) -> Design:
         """The same coordinates with other rows, or other weights."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from robustly.model.column_sums import column_sums, predictors, summed_by
 from robustly.model.linear import Design
+from robustly.model.wide_curvature import Curve, WideCurvature
 from robustly.rows.store import Data
 
 
@@ -43,7 +44,7 @@ class LinearView:
     def at(self, vector: Any) -> tuple[Any, tuple[Any, ...]]:
         size, place = self.design.size, {int(i): k for k, i in enumerate(self.free)}
         phi = tuple(vector[size + place[i]] if i in place else held for i, held in enumerate(self.held))
-        return self.design.to_shifted @ vector[:size], phi
+        return self.design.shifted_of(vector[:size]), phi
 
     def enter(self, at: tuple[Any, tuple[Any, ...]], data: Data) -> tuple[tuple[Any, ...], Any]:
         design, matrix = self.design, data[0]
@@ -78,26 +79,36 @@ class LinearView:
         if design.looped:
             return column_sums(matrix, design.centre, slope, curve, weight).by_name(design.intercept)
         slope, curve = (np.where(weight[:, None] > 0, a * weight[:, None], 0.0) for a in (slope, curve))
+        inner = {"bend": curve[:, 0]} if self.by_row else {"curve_w": design.gram(matrix, curve[:, 0])}
         # Curvatures come as the entries on and below the diagonal, line by line; the predictor's are the first of a line.
         mixed = [design.crossed(matrix, curve[:, j * (j + 1) // 2]) for j in range(1, size)]
         return {
             "slope_w": design.crossed(matrix, slope[:, 0]),
-            "curve_w": design.gram(matrix, curve[:, 0]),
-            "mixed": np.stack(mixed, axis=-1) if mixed else np.zeros((design.to_shifted.shape[0], 0)),
+            **inner,
+            "mixed": np.stack(mixed, axis=-1) if mixed else np.zeros((len(design.terms), 0)),
             "slope": slope[:, 1:].sum(axis=0),
             "curve": curve.sum(axis=0),
         }
 
-    def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        turn, size, free = self.design.to_shifted, self.design.size, self.free
+    @property
+    def by_row(self) -> tuple[str, ...]:
+        return ("bend",) if self.design.by_products is not None else ()
+
+    def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, Curve]:
+        design, size, free = self.design, self.design.size, self.free
         shared = np.zeros((len(self.held), len(self.held)))
         for i in range(len(self.held)):
             for j in range(i + 1):
                 shared[i, j] = shared[j, i] = sums["curve"][(i + 1) * (i + 2) // 2 + j + 1]
-        slope = np.concatenate([turn.T @ sums["slope_w"], sums["slope"][free]])
-        curve = np.zeros((len(slope), len(slope)))
-        curve[:size, :size] = self.design.in_coordinates(sums["curve_w"])
-        curve[:size, size:] = (turn.T @ sums["mixed"])[:, free]
+        slope = np.concatenate([design.slope_in_coordinates(sums["slope_w"]), sums["slope"][free]])
+        mixed = design.slope_in_coordinates(sums["mixed"])[:, free]
+        if "curve_w" not in sums:
+            assert design.by_products is not None
+            none = np.zeros(len(slope))
+            return slope, WideCurvature(design.by_products, sums["bend"], mixed, shared[np.ix_(free, free)], none)
+        curve = np.empty((len(slope), len(slope)))
+        curve[:size, :size] = design.in_coordinates(sums["curve_w"])
+        curve[:size, size:] = mixed
         curve[size:, :size] = curve[:size, size:].T
         curve[size:, size:] = shared[np.ix_(free, free)]
         return slope, curve

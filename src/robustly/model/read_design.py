@@ -83,7 +83,7 @@ def design_of(
 def _refuse_beyond_squares(design: Design) -> None:
     """Columns whose squares are beyond floating point, by name."""
     with np.errstate(over="ignore", invalid="ignore"):
-        square = np.diag(design.spread_of_columns)
+        square = design.squares_of_columns
     lost = np.flatnonzero(~np.isfinite(square) | (square > MOST_SQUARE))
     if lost.size:
         listed = names([design.terms[place] for place in lost])

@@ -22,6 +22,7 @@ from robustly.model.parameters import Parameters, Theta
 
 if TYPE_CHECKING:
     from robustly.model.conjugacy import Conjugacy
+    from robustly.model.wide_curvature import Curve
 
 Local = Any
 # What a model's functions read of one row: the arrays of its entries, as they came.
@@ -53,13 +54,27 @@ class View(Protocol):
     def pull_back(self, entered: Any, slope: np.ndarray, curve: np.ndarray, weight: np.ndarray) -> dict[str, Any]:
         """Weighted sums of the rows' slopes and curvatures in their numbers, with what :meth:`enter` kept for it.
 
-        Rows of weight zero do not count, whatever they hold.
+        Rows of weight zero do not count, whatever they hold. What :attr:`by_row` names is not summed.
         """
         ...
 
-    def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-        """Slope and curvature in the vector, from the sums over all rows."""
+    @property
+    def by_row(self) -> tuple[str, ...]:
+        """What of :meth:`pull_back` stays a number a row."""
         ...
+
+    def gather(self, sums: Mapping[str, Any]) -> tuple[np.ndarray, Curve]:
+        """Slope and curvature in the vector, from the sums over all rows and what stays by row."""
+        ...
+
+
+def sent_back(
+    view: View, entered: Any, value: np.ndarray, slope: np.ndarray, curve: np.ndarray, weight: np.ndarray
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What rows send back of their evidences, slopes and curvatures: sums, and what stays by row."""
+    total = np.where(weight > 0, weight * value, 0.0).sum()
+    sums = {"value": total, **view.pull_back(entered, slope, curve, weight)}
+    return sums, {"evidence": value, **{name: sums.pop(name) for name in view.by_row}}
 
 
 def no_hyperprior(theta: Theta) -> Scalar:

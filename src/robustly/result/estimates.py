@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.threads import products_on_one_thread
 from robustly.errors import IdentifiabilityWarning, ModelError, names
 
 KINDS = ("information", "sandwich", "cluster", "jackknife")
 BY_GROUP = ("cluster", "jackknife")
 # exp overflows beyond this.
 FARTHEST = 700.0
+# One over the condition number down to which an inverse by Cholesky is as good as any.
+SURE = 1e-10
 
 
 class Hyperparameters(Mapping[str, Any]):
@@ -88,6 +91,11 @@ def inverse_information(curve: np.ndarray, labels: Sequence[str]) -> np.ndarray:
         scaled = -curve * unit[:, None] * unit
     if not np.isfinite(scaled).all():
         return _beyond(curve)
+    inverse = inverse_if_sure(scaled)
+    if inverse is not None:
+        inverse *= unit[:, None]
+        inverse *= unit
+        return inverse
     values, vectors = np.linalg.eigh(scaled)
     if values.min() <= 1e-11 * max(values.max(), 1e-300):
         loose = np.abs(vectors[:, 0]) > 0.3
@@ -112,6 +120,29 @@ def _beyond(curve: np.ndarray) -> np.ndarray:
         stacklevel=6,
     )
     return np.full_like(curve, np.nan)
+
+
+def inverse_if_sure(matrix: np.ndarray) -> np.ndarray | None:
+    """The inverse of a positive definite matrix by its Cholesky factor; None where it has none, or loses digits."""
+    from scipy.linalg import lapack
+
+    with products_on_one_thread():
+        factor, failed = lapack.dpotrf(matrix)
+        if failed or not lapack.dpocon(factor, np.abs(matrix).sum(axis=0).max())[0] > SURE:
+            return None
+        found = lapack.dpotri(factor, overwrite_c=True)[0]
+    return np.triu(found) + np.triu(found, 1).T
+
+
+def inverse_or_pseudo(matrix: np.ndarray) -> np.ndarray:
+    """The inverse of a matrix that is positive definite for most, else its pseudo-inverse."""
+    found = inverse_if_sure(matrix) if matrix.size else matrix
+    return np.linalg.pinv(matrix) if found is None else found
+
+
+def written_out(matrix: Any) -> np.ndarray:
+    """An array, of one or of a sparse matrix."""
+    return matrix.toarray() if hasattr(matrix, "toarray") else np.asarray(matrix)
 
 
 def sandwich(bread: np.ndarray, scores: np.ndarray, weight: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ import numpy as np
 
 from robustly.errors import FitError
 from robustly.fit.outcome import Outcome
+from robustly.model.wide_curvature import Curve
 from robustly.result import estimates as est
 from robustly.result.estimates import Hyperparameters
 from robustly.result.outliers import TAILS
@@ -27,10 +28,10 @@ class FittedNumbers:
     parameters: dict[str, Any]
     labels: list[str]
     vector: np.ndarray
-    jacobian: np.ndarray
-    """d natural values / d vector."""
-    curve: np.ndarray
-    """Second derivative of the objective in the vector."""
+    jacobian: Any
+    """d natural values / d vector: an array, or a sparse one."""
+    curve: Curve
+    """Second derivative of the objective in the vector; where columns are many and sparse, ``numpy.asarray(curve)`` writes it out."""
     objective: float
     evidence_by_row: np.ndarray | None = field(repr=False)
     """What `evidence` holds; None until asked for, as a search that is sure of its last step does not look there."""

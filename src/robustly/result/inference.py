@@ -91,7 +91,7 @@ class InferenceQuestions(FittedNumbers):
     @cached_property
     def curve_at_estimate(self) -> np.ndarray:
         """`curve`, which may be that of one negligible step before, looked at again where rows are few and cheap."""
-        return self.curve if self.source is None else self.source.curve(self.curve)
+        return np.asarray(self.curve if self.source is None else self.source.curve(self.curve))
 
     @cached_property
     def _inverse_information(self) -> np.ndarray:
@@ -200,7 +200,11 @@ class InferenceQuestions(FittedNumbers):
         return found
 
     def profile_interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
-        """The values of an estimate at which the log likelihood, at its best over all else, is less than ½ χ² below its top."""
+        """The values of an estimate at which the log likelihood, at its best over all else, is less than ½ χ² below its top.
+
+        Of a number near its edge (a spread near 0) it holds the truth more often than `level` says: twice the log likelihood ratio
+        follows a mixture of 0 and a χ² law there (χ̄²), whose quantiles are smaller.
+        """
         check_level(level)
         return self.need_source("a profile interval").profile_interval(name, level)
 

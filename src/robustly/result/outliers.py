@@ -180,16 +180,19 @@ class Judgement:
             raise ModelError("outliers takes fdr= or level=, not both.")
         if not isinstance(self.belonging, np.ndarray):
             return _listed_elsewhere(self, check_fdr(fdr), level)
-        order = np.lexsort((-np.asarray(surprise), self.belonging))
+
+        def in_order(rows: np.ndarray) -> np.ndarray:
+            return rows[np.lexsort((-np.asarray(surprise)[rows], self.belonging[rows]))]
+
         if level is not None:
             check_level(level)
-            return order[self.belonging[order] < level]
+            return in_order(np.flatnonzero(self.belonging < level))
         rate = check_fdr(fdr)
-        if self.tail is None:
-            mean = np.cumsum(self.belonging[order]) / np.arange(1, len(order) + 1)
-            return order[: int((mean <= rate).sum())]
-        chosen = benjamini_hochberg(self.tail, rate)
-        return order[np.isin(order, chosen)]
+        if self.tail is not None:
+            return in_order(np.sort(benjamini_hochberg(self.tail, rate)))
+        order = in_order(np.arange(len(self.belonging)))
+        mean = np.cumsum(self.belonging[order]) / np.arange(1, len(order) + 1)
+        return order[: int((mean <= rate).sum())]
 
     @property
     def belonging(self) -> np.ndarray:

@@ -14,7 +14,7 @@ import numpy as np
 
 from robustly.errors import ModelError
 from robustly.fit.outcome import Outcome
-from robustly.result.estimates import by_name
+from robustly.result.estimates import by_name, written_out
 from robustly.result.laws import RowPosterior
 from robustly.result.outliers import Judgement
 from robustly.result.summary import edge_chances
@@ -59,7 +59,7 @@ def to_saved(fit: Fit) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         **arrays,
         "values": fit.estimates,
         "vector": fit.vector,
-        "jacobian": fit.jacobian,
+        "jacobian": written_out(fit.jacobian),
         "curve": fit.curve_at_estimate,
         "evidence": fit.evidence,
         "weight": fit.weight,

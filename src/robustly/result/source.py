@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from robustly.fit.draws import Draws
+    from robustly.model.wide_curvature import Curve
     from robustly.result.hypotheses import TestResult
     from robustly.result.laws import ByRow
     from robustly.result.outliers import Judgement
@@ -75,7 +76,7 @@ class Source(ABC):
     def evidence(self) -> np.ndarray:
         """log p(row) for every row."""
 
-    def curve(self, seen: np.ndarray) -> np.ndarray:
+    def curve(self, seen: Curve) -> Curve:
         """Second derivative of the objective at the estimate; `seen` is what the search saw last."""
         return seen
 

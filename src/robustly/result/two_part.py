@@ -175,7 +175,7 @@ class TwoPart:
             return [self._candidate(model, odds_pass, rows, top) for top in tops if top.value > highest - FAR_BELOW]
 
     def _candidate(self, model: RowModel, odds_pass: ChunkPass, rows: Rows, top: Found) -> Candidate:
-        curve = finite_curve(top.problem.look(top.vector).curve)
+        curve = finite_curve(np.asarray(top.problem.look(top.vector).curve))
         theta_of = model.parameters.natural
         theta = {name: np.asarray(value) for name, value in theta_of(jnp.asarray(top.vector)).items()}
         vector = top.vector if self.unbiased is None else np.asarray(model.parameters.vector(self.unbiased(theta)))

@@ -14,6 +14,7 @@ from robustly.glm.grouped.nested import NestedKernel
 from robustly.glm.grouped.plan import GroupPlan
 from robustly.glm.grouped.problem import GammaPoissonRegression, GroupedRegression
 from robustly.glm.predictive import Fitted
+from robustly.model.wide_curvature import Curve
 from robustly.result.laws import LEVELS, RowPosterior
 from robustly.result.source import Source
 from robustly.rows.groups import cut_by_group
@@ -51,8 +52,8 @@ class GroupPosteriors(Source):
     def evidence(self) -> np.ndarray:
         return self.found.evidence
 
-    def curve(self, seen: np.ndarray) -> np.ndarray:
-        return self.found.curve
+    def curve(self, seen: Curve) -> np.ndarray:
+        return np.asarray(self.found.curve)
 
     def scores(self) -> np.ndarray:
         kept = self.problem.kept
