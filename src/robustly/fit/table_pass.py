@@ -34,7 +34,7 @@ class LoopPass:
 
 
 @dataclass(frozen=True, eq=False)
-class ReachPass:
+class PredictorRangePass:
     """How far predictors reach to both sides, for each of the different responses; theta is what the view makes of a vector."""
 
     view: View

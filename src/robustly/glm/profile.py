@@ -12,10 +12,11 @@ import numpy as np
 from robustly.errors import ModelError
 from robustly.fit.newton import ascent
 from robustly.fit.problem import Found
+from robustly.glm.attenuated import attenuation
 from robustly.glm.classical import fit_classical
 from robustly.glm.edges import fit_law
 from robustly.glm.local import Classical
-from robustly.glm.regression import Plan, Regression, attenuation
+from robustly.glm.regression import Plan, Regression
 from robustly.model.linear import Design
 
 if TYPE_CHECKING:

@@ -16,8 +16,9 @@ from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.problem import Entering, EvidenceProblem, Found, Limit, ViewProblem, in_memory
-from robustly.fit.table_pass import LoopPass, ReachPass, TablePass, table_sums
+from robustly.fit.table_pass import LoopPass, PredictorRangePass, TablePass, table_sums
 from robustly.fit.view_passes import KernelPass
+from robustly.glm.attenuated import Attenuated, attenuation, unattenuated
 from robustly.glm.families import Bernoulli, Binomial
 from robustly.glm.local import LOG_2PI, Law, LocalPredictor
 from robustly.glm.row_model import approximation, row_model
@@ -36,8 +37,6 @@ TABLE_POINTS = 32
 WIDER = 0.5
 # A light pull of the coefficients to zero, for samples that may not span all columns.
 SAMPLE_RIDGE = 1e-3
-LOGISTIC = 1.7
-"""A logistic curve is close to that of a normal with this standard deviation."""
 
 
 @dataclass(frozen=True)
@@ -238,7 +237,7 @@ class Regression(ViewProblem):
             if np.sum(2.0 * away / step) <= WIDER * np.sum((high - low) / step + POINTS):
                 return low - away, high + away
         assert self.design.responses is not None
-        ends = self.rows.map(ReachPass(self.view, self.design.responses), at).sums
+        ends = self.rows.map(PredictorRangePass(self.view, self.design.responses), at).sums
         self.ranges = at[0], -ends["max under"], ends["max over"]
         return self.ranges[1:]
 
@@ -353,7 +352,7 @@ class Regression(ViewProblem):
         if not self.attenuated:
             return self, at
         size = self.design.size
-        return _Attenuated(self), np.concatenate([at[:size] / attenuation(at[size])[0], at[size:]])
+        return Attenuated(self, size), np.concatenate([at[:size] / attenuation(at[size])[0], at[size:]])
 
     def left(self, optimum: Optimum) -> Optimum:
         if optimum.outcome.kind == "max_steps":
@@ -415,40 +414,3 @@ class Regression(ViewProblem):
         problem = Regression(self.design, self.plan, self.edges, finer)
         problem.known_limits = self.known_limits
         return problem, ""
-
-
-class _Attenuated(Problem):
-    """A regression of 0/1 rows as a function of coefficients divided by their attenuation."""
-
-    def __init__(self, inner: Regression) -> None:
-        self.inner, self.cheaper, self.constrained = inner, inner.cheaper, inner.constrained
-
-    def look(self, vector: np.ndarray, effort: Effort = Effort.FULL) -> Look:
-        size = self.inner.design.size
-        factor, first, second = attenuation(vector[size])
-        v = vector[:size]
-        value, slope, bent = self.inner.look(np.concatenate([factor * v, vector[size:]]), effort)
-        curve = np.asarray(bent)
-        inner, cross = curve[:size, :size], curve[:size, size]
-        new_slope, new_curve = slope.copy(), curve.copy()
-        new_slope[:size] = factor * slope[:size]
-        new_slope[size] = slope[size] + first * v @ slope[:size]
-        new_curve[:size, :size] = factor**2 * inner
-        new_curve[:size, size] = factor * cross + factor * first * (inner @ v) + first * slope[:size]
-        new_curve[size, :size] = new_curve[:size, size]
-        new_curve[size, size] = (
-            curve[size, size] + 2.0 * first * (v @ cross) + first**2 * (v @ inner @ v) + second * (v @ slope[:size])
-        )
-        return Look(value, new_slope, new_curve)
-
-
-def attenuation(log_spread: float) -> tuple[float, float, float]:
-    """By how much a spread of log odds shrinks coefficients, and two derivatives in the log of the spread."""
-    square = float(np.exp(2.0 * log_spread)) / LOGISTIC**2
-    factor = np.sqrt(1.0 + square)
-    return factor, square / factor, square * (2.0 + square) / factor**3
-
-
-def unattenuated(vector: np.ndarray, size: int) -> np.ndarray:
-    """Coefficients as they are, from what is left of them under the spread that comes after them."""
-    return np.concatenate([vector[:size] * attenuation(vector[size])[0], vector[size:]])
