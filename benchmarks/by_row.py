@@ -2,8 +2,8 @@
 
     python benchmarks/by_row.py --only loo_200 --out benchmarks/results/by_row.json
 
-BLAS takes one thread, for threads that wait for each other count as CPU seconds of whoever started them. Every cell fits once to have all programs compiled, then measures a fit and the question in turn; first draws are measured in a
-process that has only fitted. Targets: LOO, intervals and outliers at most 3 times the fit, first draws at most 5 seconds, one-hot
+BLAS takes one thread: threads that wait for each other count as CPU seconds. Every cell fits once to have all programs compiled,
+then measures a fit and the question in turn; first draws are measured in a process that has only fitted. Targets: LOO, intervals and outliers at most 3 times the fit, first draws at most 5 seconds, one-hot
 columns at most 5 times scikit-learn's regression, `cross_val_score(n_jobs=2)` no slower than serial.
 """
 

@@ -42,12 +42,17 @@ class Problem:
 
     @property
     def megabytes(self) -> float:
-        held = (part for array in self.data.values() for part in _arrays_of(array))
-        return sum(array.nbytes for array in held) / 1e6
+        return sum(array.nbytes for array in self.data.values()) / 1e6
 
+    @property
+    def columns(self) -> Any:
+        """The columns of a regression; sparse ones are kept as three arrays."""
+        if "x" in self.data:
+            return self.data["x"]
+        from scipy import sparse
 
-def _arrays_of(array: Any) -> tuple[np.ndarray, ...]:
-    return (array,) if isinstance(array, np.ndarray) else (array.data, array.indices, array.indptr)
+        parts = tuple(self.data[name] for name in ("values", "places", "starts"))
+        return sparse.csr_array(parts, shape=(len(self.data["y"]), int(self.data["places"].max()) + 1))
 
 
 PROBLEMS: dict[str, Callable[..., Problem]] = {}
@@ -83,7 +88,9 @@ def _poisson_ridge(name: str, rng: np.random.Generator, x: Any) -> Problem:
     w = rng.normal(size=d)
     w *= 0.5 / np.std(x @ w)
     y = rng.poisson(np.exp(0.5 + x @ w + 0.5 * rng.normal(size=n))).astype(float)
-    return Problem(name, "poisson_ridge", {"x": x, "y": y}, {"w": w, "loc": 0.5, "scale": 0.5})
+    dense = isinstance(x, np.ndarray)
+    columns = {"x": x} if dense else {"values": x.data, "places": x.indices, "starts": x.indptr}
+    return Problem(name, "poisson_ridge", {**columns, "y": y}, {"w": w, "loc": 0.5, "scale": 0.5})
 
 
 @problem

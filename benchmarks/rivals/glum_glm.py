@@ -10,5 +10,5 @@ def fit(problem):
     family = "binomial" if problem.kind == "logistic" else "poisson"
     # The penalty is of the mean over rows here, and of their sum on our side: both are the same prior, N(0, 1).
     alpha = 1.0 / len(problem.data["y"]) if problem.kind == "poisson_ridge" else 0.0
-    model = GeneralizedLinearRegressor(family=family, alpha=alpha).fit(problem.data["x"], problem.data["y"])
+    model = GeneralizedLinearRegressor(family=family, alpha=alpha).fit(problem.columns, problem.data["y"])
     return {"w": model.coef_, "intercept": model.intercept_}

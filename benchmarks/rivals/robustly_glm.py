@@ -9,7 +9,7 @@ PACKAGES = ("robustly",)
 def fit(problem):
     from robustly.glm.estimators import RobustLinearRegression, RobustLogisticRegression, RobustPoissonRegression
 
-    x, y = problem.data["x"], problem.data["y"]
+    x, y = problem.columns, problem.data["y"]
     if problem.kind == "student_t_regression":
         model = RobustLinearRegression(fit_intercept=False).fit(x, y)
         found = {"w": model.coef_, "dof": model.dof_, "scale": model.scale_}

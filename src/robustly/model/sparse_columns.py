@@ -17,7 +17,10 @@ class SparseColumns:
 
     @cached_property
     def _squares(self) -> Any:
-        return (self.matrix * self.matrix).T
+        one = self.matrix
+        if not one.has_canonical_format:  # an entry may be the sum of several
+            return one.multiply(one).T
+        return type(one)((one.data**2, one.indices, one.indptr), shape=one.shape).T
 
     def rows_of(self, u: np.ndarray) -> np.ndarray:
         """Each row times coefficients, one vector or several side by side."""
