@@ -25,6 +25,7 @@ _HOMES = {
     "ConvergenceWarning": "errors",
     "HeavyTailsWarning": "errors",
     "IdentifiabilityWarning": "errors",
+    "ManyLevelsWarning": "errors",
     "load": "result.persist",
     "localize": "localized",
     "classical": "localized",

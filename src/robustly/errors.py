@@ -56,6 +56,10 @@ class HeavyTailsWarning(UserWarning):
     """Rows were listed as not belonging that a core with heavy tails would explain about as well."""
 
 
+class ManyLevelsWarning(UserWarning):
+    """A column of words gives hundreds of columns to a formula, one for each word."""
+
+
 class OverlapWarning(UserWarning):
     """Components of a fit, such as topics, are near copies of one another."""
 

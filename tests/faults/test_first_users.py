@@ -11,8 +11,10 @@ import numpyro
 import numpyro.distributions as dist
 import pandas as pd
 import pytest
+from formulaic import Formula
 
 import robustly as rb
+from robustly.glm.formula_spec import learn
 
 TESTS = Path(__file__).parents[1]
 RNG = np.random.default_rng(0)
@@ -76,6 +78,15 @@ def test_a_column_of_dates_is_named():
         rb.RobustPoissonRegression().fit(frame[["quality", "day"]], frame["trips"])
     with pytest.raises(rb.RobustlyError, match="day"):
         rb.glm("trips ~ day", frame, family="poisson")
+
+
+def test_hundreds_of_words_that_would_each_have_a_coefficient_are_told_of():
+    days = pd.date_range("2020-01-01", periods=301).strftime("%Y-%m-%d")
+    frame = pd.DataFrame({"day": np.append(days, days), "y": np.arange(602.0)})
+    with pytest.warns(rb.ManyLevelsWarning, match=r'"day" has 301 different words.*\(1 \| day\)'):
+        assert learn(Formula("day"), frame).matrix.shape == (602, 301)
+    learn(Formula("C(day)"), frame)  # meant so; warnings are errors here
+    learn(Formula("day"), frame.iloc[:300])
 
 
 def test_draws_have_the_same_names_where_rows_do_not_differ(rng):

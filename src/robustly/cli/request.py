@@ -125,10 +125,10 @@ def degrees_of(dof: str) -> float | str | None:
 @contextlib.contextmanager
 def told() -> Iterator[None]:
     """Warnings of ours as single lines on stderr, each once."""
-    from robustly.errors import ConvergenceWarning, HeavyTailsWarning, IdentifiabilityWarning
+    from robustly.errors import ConvergenceWarning, HeavyTailsWarning, IdentifiabilityWarning, ManyLevelsWarning
 
     with warnings.catch_warnings(record=True) as caught:
-        for ours in (ConvergenceWarning, HeavyTailsWarning, IdentifiabilityWarning):
+        for ours in (ConvergenceWarning, HeavyTailsWarning, IdentifiabilityWarning, ManyLevelsWarning):
             warnings.simplefilter("always", ours)
         yield
     for message in dict.fromkeys(str(one.message) for one in caught):

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import hashlib
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from robustly.errors import DataError, ModelError
+from robustly.errors import DataError, ManyLevelsWarning, ModelError
 from robustly.glm.formula_frames import numbers_of, values_of
 from robustly.glm.formula_language import FUNCTIONS
 from robustly.glm.formula_nodes import Call, Category, Column, Expression, Learned, Number, Operation, Text
 
 MOST_DEGREES = 50
 MOST_KNOTS = 1000
+# With more words than this a column was hardly meant to have a coefficient for each.
+MANY_LEVELS = 300
 SIGNS: dict[str, Callable[..., Any]] = {
     "+": np.add, "-": np.subtract, "*": np.multiply, "/": np.divide, "**": np.power, "//": np.floor_divide, "%": np.mod,
     "negative": np.negative, "positive": np.positive, "<": np.less, "<=": np.less_equal, ">": np.greater,
@@ -166,4 +169,18 @@ def hashed(values: pd.Series, buckets: int) -> np.ndarray:
 
 def plain_rows(node: Expression, frame: pd.DataFrame) -> Any:
     """A factor that is one column or a function of numbers: words stay words."""
-    return values_of(frame, node.name) if isinstance(node, Column) else rows_of(node, frame)
+    return column_values(frame, node.name) if isinstance(node, Column) else rows_of(node, frame)
+
+
+def column_values(frame: pd.DataFrame, name: str) -> Any:
+    """A column as it stands in a formula; more words than anybody can mean to have coefficients for are told of."""
+    values = values_of(frame, name)
+    if not pd.api.types.is_numeric_dtype(values) and (count := int(pd.Series(values).nunique())) > MANY_LEVELS:
+        warnings.warn(
+            f'the column "{name}" has {count} different words, and each of them gets a coefficient. If they are dates or numbers, '
+            "convert them first (pandas.to_datetime, astype(float)); if they are groups, give them effects of their own: "
+            f"(1 | {name}). Write C({name}) if they are meant to be categories.",
+            ManyLevelsWarning,
+            stacklevel=2,
+        )
+    return values

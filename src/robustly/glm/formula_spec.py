@@ -23,7 +23,7 @@ from formulaic.parser.types import Factor
 from formulaic.transforms import C, ContrastsRegistry
 
 from robustly.errors import DataError, ModelError, did_you_mean, names
-from robustly.glm.formula_evaluate import columns_learned, plain_rows, raw_columns, rows_of, words_of
+from robustly.glm.formula_evaluate import column_values, columns_learned, plain_rows, raw_columns, rows_of, words_of
 from robustly.glm.formula_frames import as_pandas, refuse_missing, refuse_texts, values_of
 from robustly.glm.formula_language import read_expression
 from robustly.glm.formula_nodes import Category, Column, Expression, Learned, Text, columns_of, walk
@@ -228,7 +228,7 @@ class _Maker(PandasMaterializer):  # type: ignore[misc]
 
     @PandasMaterializer.override  # type: ignore[untyped-decorator]
     def _lookup(self, name: str) -> Any:
-        return values_of(self.data, name), set()
+        return column_values(self.data, name), set()
 
     @PandasMaterializer.override  # type: ignore[untyped-decorator]
     def _evaluate(self, expr: str, metadata: Any, spec: Any) -> Any:
