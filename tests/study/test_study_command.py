@@ -181,6 +181,8 @@ def test_stopped_by_ctrl_c_it_keeps_what_is_done_and_says_how_to_go_on(tmp_path)
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A shell that starts tests in the background has them, and what they start, ignore the signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 90
     while not (tmp_path / "linear.csv").exists() and time.monotonic() < deadline and running.poll() is None:

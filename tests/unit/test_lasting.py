@@ -10,7 +10,7 @@ from robustly._runtime.compiled import one_thread
 from robustly._runtime.lasting import lasting_name
 from robustly._runtime.precision import double_precision
 from robustly.approx import Quadrature
-from robustly.fit.view_passes import RowKernel
+from robustly.fit.view_passes import RowCurves
 from robustly.glm.families import Poisson
 from robustly.glm.local import LocalPredictor
 from robustly.glm.row_model import row_model
@@ -69,7 +69,7 @@ class OwnFamily(Poisson):
 def test_names_tell_everything_apart_that_traces_apart():
     law = LocalPredictor(Poisson(), "normal")
     others = [law, LocalPredictor(Poisson(), "laplace"), LocalPredictor(OwnFamily(), "normal")]
-    found = [lasting_name(row_model(one).made_by, Quadrature(n), RowKernel._curves) for one in others for n in (9, 21)]
+    found = [lasting_name(row_model(one).made_by, Quadrature(n), RowCurves(())) for one in others for n in (9, 21)]
     assert found[4:] == [None, None]
     assert len(set(found[:4])) == 4
     assert None not in found[:4]

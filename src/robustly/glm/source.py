@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 HEAVY = 0.1
 REFITS = 30
 KINKED_REFITS = 100
-# Passes by which a fit to all rows but one is climbed to, and the gain in nats that may be left.
+# Passes by which a fit to all rows but one is climbed to, and the nats that may be left: to gain by it, and of that row's density.
 SLOPE_STEPS = 15
-LEFT_TO_GAIN = 1e-9
+LEFT_TO_GAIN, LEFT_TO_MOVE = 1e-9, 1e-6
 # A residual below this share of the spread is none.
 ON_THE_FIT = 1e-6
 
@@ -222,8 +222,11 @@ class GLMSource(Source):
             if not gain < last:
                 break
             vector = vector + step
-            # Each step gains about as little of the last one as that did of the one before.
-            if gain * (gain / last if np.isfinite(last) else 1.0) < LEFT_TO_GAIN:
+            # Each step gains about as little of the last one as that did of the one before. A row far off moves by more than the fit gains.
+            rate = gain / last if np.isfinite(last) else 1.0
+            moved = slopes[row, 0] * (self._directions[row] @ step[: self.design.size])
+            moved += slopes[row, free] @ step[self.design.size :]
+            if gain * rate < LEFT_TO_GAIN and abs(moved) * np.sqrt(rate) < LEFT_TO_MOVE:
                 return vector
             last, slopes = gain, self.problem.curves_by_row(vector)[0]
         return self._searched_without(self.problem.weighed(weight))

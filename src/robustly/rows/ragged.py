@@ -14,7 +14,6 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from scipy import sparse
 
 from robustly.errors import DataError
 from robustly.rows.arrays import ArrayRows
@@ -146,8 +145,10 @@ def _cut_chunk(column: Any, place: slice) -> Any:
     """Some rows of an array or a table, without copying what is in memory."""
     if isinstance(column, TableFiles):
         return column.cut(place)
-    if not sparse.issparse(column):
+    if not hasattr(column, "indptr"):
         return column[place]
+    from scipy import sparse
+
     begin, end = column.indptr[place.start], column.indptr[place.stop]
     parts = column.data[begin:end], column.indices[begin:end], column.indptr[place.start : place.stop + 1] - begin
     return sparse.csr_matrix(parts, shape=(place.stop - place.start, column.shape[1]))

@@ -12,13 +12,15 @@ import tempfile
 import weakref
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike
-from scipy import sparse
 
 from robustly.errors import DataError, PersistError
+
+if TYPE_CHECKING:
+    from scipy import sparse
 
 ID, COUNT = np.dtype(np.int32), np.dtype(np.uint32)
 LARGEST_COUNT = np.iinfo(COUNT).max
@@ -76,6 +78,8 @@ class TableFiles:
 
     def cut(self, place: slice) -> sparse.csr_matrix:
         """Rows that follow each other, in memory."""
+        from scipy import sparse
+
         begin, end = self.indptr[place.start], self.indptr[place.stop]
         counts = self._read("counts", COUNT, begin, end).astype(self.dtype)
         starts = (self.indptr[place.start : place.stop + 1] - begin).astype(np.int32)
@@ -84,6 +88,8 @@ class TableFiles:
 
     def __getitem__(self, index: np.ndarray) -> sparse.csr_matrix:
         """Rows by their numbers, in memory."""
+        from scipy import sparse
+
         each = [self.cut(slice(int(row), int(row) + 1)) for row in np.asarray(index)]
         return sparse.vstack(each, format="csr") if each else sparse.csr_matrix((0, self.columns), dtype=self.dtype)
 
