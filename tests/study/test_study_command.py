@@ -174,15 +174,16 @@ def test_a_corpus_too_small_to_hold_out_from_is_refused(tmp_path):
 
 
 def test_stopped_by_ctrl_c_it_keeps_what_is_done_and_says_how_to_go_on(tmp_path):
-    command = [sys.executable, "-m", "robustly.cli", "study", "linear", "--reps", "200", "--jobs", "2"]
+    # A shell that starts tests in the background has them, and what they start, ignore the signal.
+    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    script = f"{heard}; from robustly.cli import main; main()"
+    command = [sys.executable, "-c", script, "study", "linear", "--reps", "200", "--jobs", "2"]
     running = subprocess.Popen(
         [*command, "--out", str(tmp_path)],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A shell that starts tests in the background has them, and what they start, ignore the signal.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 90
     while not (tmp_path / "linear.csv").exists() and time.monotonic() < deadline and running.poll() is None:
