@@ -55,6 +55,17 @@ def test_threads_of_matrix_products_come_back_with_the_last_to_leave():
     assert blas_threads() == before
 
 
+def test_a_pass_that_nobody_finishes_holds_no_threads():
+    def sums(theta, data, weight, state):
+        return {"rows": weight.sum()}, {}, None
+
+    before, rows = blas_threads(), ArrayRows((np.zeros((40_000, 2)),), np.ones(40_000), chunk=4000)
+    unfinished = rows._chunk_sums(sums, None, None, False, {})
+    next(unfinished)
+    assert blas_threads() == before
+    unfinished.close()
+
+
 def test_a_pass_that_fails_gives_the_threads_back():
     def fails(theta, data, weight, state):
         raise ZeroDivisionError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +14,7 @@ import numpy as np
 
 from robustly._runtime.freed_memory import may_have_compiled
 from robustly._runtime.settings import check_whole
-from robustly._runtime.threads import products_on_one_thread
+from robustly._runtime.threads import on_one_thread
 from robustly.errors import DataError
 from robustly.rows.labels import as_floats, as_numbers
 from robustly.rows.store import (
@@ -146,7 +145,7 @@ class ArrayRows(Rows):
                     whole[name] = np.empty((len(self), *value.shape[1:]), dtype=value.dtype)
             whole[name][place] = value
 
-        def run(place: slice) -> Sums:
+        def run_chunk(place: slice) -> Sums:
             data, weight = self.chunk_at(place)
             before = None if states is None else pad(states[place], len(weight))
             sums, by_unit, state = chunk_pass(theta, data, weight, before)
@@ -161,13 +160,14 @@ class ArrayRows(Rows):
             may_have_compiled()
         side_by_side = len(places) >= 4 and THREADS > 1 and not in_pool()
         numbers = sum(math.prod(array.shape) for array in self.data) // max(1, len(places))
-        with products_on_one_thread() if side_by_side or numbers < MANY_NUMBERS else contextlib.nullcontext():
-            if not side_by_side:
-                yield from map(run, places)
-                return
-            # What has to be compiled is compiled once, by the first chunk.
-            yield from map(run, places[:first])
-            yield from in_order(run, places[first:])
+        # Chunk by chunk: the limit is the whole process's, and a caller that fails may leave this iterator suspended.
+        run = on_one_thread(run_chunk) if side_by_side or numbers < MANY_NUMBERS else run_chunk
+        if not side_by_side:
+            yield from map(run, places)
+            return
+        # What has to be compiled is compiled once, by the first chunk.
+        yield from map(run, places[:first])
+        yield from in_order(run, places[first:])
 
     @property
     def here(self) -> ArrayRows:
