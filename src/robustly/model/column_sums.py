@@ -132,6 +132,18 @@ def turn_block(matrix: np.ndarray, centre: np.ndarray, start: int, count: int, x
 
 
 @compiled(fastmath=IN_ANY_ORDER)
+def weigh_block(values: np.ndarray, weight: np.ndarray, start: int, count: int, sums: np.ndarray) -> None:
+    """Weigh what some rows say (number, row), and add it to the sums."""
+    for k in range(len(values)):
+        total = 0.0
+        for i in range(count):
+            # What rows say that count for nothing may be no number.
+            values[k, i] = weight[start + i] * values[k, i] if weight[start + i] > 0.0 else 0.0
+            total += values[k, i]
+        sums[k] += total
+
+
+@compiled(fastmath=IN_ANY_ORDER)
 def add_block(
     x: np.ndarray,
     weight: np.ndarray,
@@ -145,21 +157,8 @@ def add_block(
     curves: np.ndarray,
 ) -> None:
     """Add some rows' slopes and curvatures (number, row), which are weighted and not kept, to the sums."""
-    for k in range(len(slope)):
-        total = 0.0
-        for i in range(count):
-            # What rows say that count for nothing may be no number.
-            one = weight[start + i] * slope[k, i] if weight[start + i] > 0.0 else 0.0
-            slope[k, i] = one
-            total += one
-        slopes[k] += total
-    for k in range(len(curve)):
-        total = 0.0
-        for i in range(count):
-            one = weight[start + i] * curve[k, i] if weight[start + i] > 0.0 else 0.0
-            curve[k, i] = one
-            total += one
-        curves[k] += total
+    weigh_block(slope, weight, start, count, slopes)
+    weigh_block(curve, weight, start, count, curves)
     bent = slope[len(slope) - 1] if len(slope) > 1 else np.empty(BLOCK)  # its sums are taken, and its place is free
     for a in range(len(x)):
         total = 0.0
