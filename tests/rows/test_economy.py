@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from threading import Barrier, Thread
+from threading import Event, Thread
 
 import numpy as np
 import pandas as pd
@@ -38,20 +38,28 @@ def test_documents_say_how_much_memory_they_take():
 
 
 def test_threads_of_matrix_products_come_back_with_the_last_to_leave():
-    before, both, seen = blas_threads(), Barrier(2), []
+    # The first to come leaves first, and lives on: threadpoolctl 3.8 lets no other thread change the number meanwhile.
+    before, seen = blas_threads(), []
+    entered, inside, left, over = Event(), Event(), Event(), Event()
 
-    def work():
+    def first_and_gone():
         with products_on_one_thread():
-            both.wait()
-            seen.append(blas_threads())
-            both.wait()
+            entered.set()
+            assert inside.wait(10)
+        left.set()
+        assert over.wait(10)
 
-    others = [Thread(target=work) for _ in range(2)]
-    for one in others:
-        one.start()
-    for one in others:
-        one.join()
-    assert seen == [{1}, {1}]
+    other = Thread(target=first_and_gone)
+    other.start()
+    assert entered.wait(10)
+    with products_on_one_thread():
+        inside.set()
+        assert left.wait(10)
+        seen.append(blas_threads())
+    seen.append(blas_threads())
+    over.set()
+    other.join()
+    assert seen == [{1}, before]
     assert blas_threads() == before
 
 
