@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.numba_loops import MANY_ROWS
 from robustly.errors import DataError
+from robustly.rows.columns_to_rows import matrix_of_columns
 from robustly.rows.scratch import Scratch
 from robustly.rows.stored import Layout, Stored, some_names
 from robustly.rows.streamed import Piece, Pieces, StreamedRows
@@ -244,14 +246,17 @@ class ParquetPieces(Pieces):
             return batch.select(list(one.listed)).to_pandas()
         if isinstance(one.columns, str):
             return _vector(path, first, batch, one.columns, one.kinds[one.columns])
-        found = np.empty((batch.num_rows, len(one.listed)))
-        for place, name in enumerate(one.listed):
+        for name in one.listed:
             if one.kinds[name] not in ("float", "int", "bool"):
                 raise DataError(
                     f'{path}: column "{name}" holds {one.kinds[name]}, but numbers are needed. Encode it, or write a formula: '
                     f'rb.glm("y ~ {name}", rb.parquet(…)).'
                 )
-            found[:, place] = _vector(path, first, batch, name, one.kinds[name])
+        columns = [_values(whole_column(path, first, batch, name), "float") for name in one.listed]
+        found, total = matrix_of_columns(columns, by_loop=len(one) >= MANY_ROWS)
+        if not np.isfinite(total):
+            for name, column in zip(one.listed, columns):
+                _refuse_missing_numbers(path, first, column, name)
         return found
 
 
@@ -266,20 +271,28 @@ def whole_column(path: str, first: int, batch: Any, name: str) -> Any:
 
 
 def _vector(path: str, first: int, batch: Any, name: str, kind: str) -> np.ndarray:
-    column = whole_column(path, first, batch, name)
+    found = _values(whole_column(path, first, batch, name), kind)
+    if kind == "float":
+        _refuse_missing_numbers(path, first, found, name)
+    return found
+
+
+def _values(column: Any, kind: str) -> np.ndarray:
+    """A column as an array; numbers with 64 bits."""
     if hasattr(column, "dictionary_decode"):
         column = column.dictionary_decode()
     found = column.to_numpy(zero_copy_only=False)
-    if kind == "float":
-        found = found.astype(np.float64, copy=False)
-        with np.errstate(over="ignore", invalid="ignore"):
-            whole = np.isfinite(found.sum())
-        if not whole:
-            bad = np.flatnonzero(~np.isfinite(found))
-            if bad.size:
-                what = "a missing value (NaN)" if np.isnan(found[bad[0]]) else f"{found[bad[0]]}"
-                more = f" and {bad.size - 1} more of the batch" if bad.size > 1 else ""
-                raise DataError(
-                    f'{path}: column "{name}" holds {what} in row {first + int(bad[0])}{more}. Drop or fill these rows.'
-                )
-    return found.astype(np.int64, copy=False) if kind == "int" else found
+    return found.astype({"float": np.float64, "int": np.int64}.get(kind, found.dtype), copy=False)
+
+
+def _refuse_missing_numbers(path: str, first: int, found: np.ndarray, name: str) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(found.sum()):
+            return
+    bad = np.flatnonzero(~np.isfinite(found))
+    if bad.size:
+        what = "a missing value (NaN)" if np.isnan(found[bad[0]]) else f"{found[bad[0]]}"
+        more = f" and {bad.size - 1} more of the batch" if bad.size > 1 else ""
+        raise DataError(
+            f'{path}: column "{name}" holds {what} in row {first + int(bad[0])}{more}. Drop or fill these rows.'
+        )
