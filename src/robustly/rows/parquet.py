@@ -19,8 +19,9 @@ from robustly.rows.stored import Layout, Stored, some_names
 from robustly.rows.streamed import Piece, Pieces, StreamedRows
 
 ENDINGS = (".parquet", ".pq")
-# Rows that are read at a time: columns are laid side by side, which is done faster in the cache.
-BATCH = 1 << 14
+# Rows that are read at a time, of so many columns or more: they are laid side by side, which is done faster in the cache. Of
+# fewer columns more rows are read, as what surrounds a batch shows.
+BATCH, BATCH_COLUMNS = 1 << 14, 16
 
 
 def parquet(
@@ -238,7 +239,8 @@ class ParquetPieces(Pieces):
 
     def __iter__(self) -> Iterator[Piece]:
         wanted = list(dict.fromkeys(name for one in self.asked for name in one.listed))
-        for path, at, batch in arrow_batches(self.asked[0], wanted, BATCH):
+        size = BATCH * max(1, BATCH_COLUMNS // len(wanted))
+        for path, at, batch in arrow_batches(self.asked[0], wanted, size):
             yield Piece(tuple(self._part(path, at, batch, one) for one in self.asked), batch.num_rows, path, at)
 
     def _part(self, path: str, first: int, batch: Any, one: ParquetColumns) -> Any:
@@ -246,10 +248,11 @@ class ParquetPieces(Pieces):
             return batch.select(list(one.listed)).to_pandas()
         if isinstance(one.columns, str):
             return _vector(path, first, batch, one.columns, one.kinds[one.columns])
+        kinds = one.kinds
         for name in one.listed:
-            if one.kinds[name] not in ("float", "int", "bool"):
+            if kinds[name] not in ("float", "int", "bool"):
                 raise DataError(
-                    f'{path}: column "{name}" holds {one.kinds[name]}, but numbers are needed. Encode it, or write a formula: '
+                    f'{path}: column "{name}" holds {kinds[name]}, but numbers are needed. Encode it, or write a formula: '
                     f'rb.glm("y ~ {name}", rb.parquet(…)).'
                 )
         columns = [_values(whole_column(path, first, batch, name), "float") for name in one.listed]

@@ -24,7 +24,7 @@ ZEROS = bytes(1 << 20)
 # Files may take this share of the room that is free: others write too, and the folder may itself be kept in memory.
 MOST_OF_FREE = 0.5
 # Bytes that are written at a time. For 2 MB and more Linux takes huge pages, which are seldom at hand: five times as long.
-AT_ONCE = 1 << 18
+AT_ONCE = 1 << 20
 
 
 def nameless_file(size: int) -> IO[bytes]:
@@ -112,9 +112,17 @@ class KeptArray:
 def _part_of_file(number: int, offset: int, length: int) -> mmap.mmap:
     """Pages are entered by whoever reads them, many at a time. To enter all when mapping takes longer, and marks them as written."""
     mapped = mmap.mmap(number, length, access=mmap.ACCESS_WRITE, offset=offset)
-    if hasattr(mmap, "MADV_WILLNEED"):
-        mapped.madvise(mmap.MADV_WILLNEED)  # what the system has put off to disk is read while another block is used
+    if hasattr(mmap, "MADV_WILLNEED") and not _is_cached(number, offset):
+        mapped.madvise(mmap.MADV_WILLNEED)  # it is read from disk while another block is used
     return mapped
+
+
+def _is_cached(number: int, offset: int) -> bool:
+    """Whether a page of a file is in memory, where the system tells; to ask for those that are takes as long as to map them."""
+    try:
+        return os.preadv(number, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except (AttributeError, OSError):
+        return False
 
 
 def is_constant(array: np.ndarray) -> bool:
