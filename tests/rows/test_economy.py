@@ -12,8 +12,8 @@ from scipy import sparse
 from threadpoolctl import threadpool_info
 
 import robustly as rb
+from robustly._runtime import numba_loops
 from robustly._runtime.threads import products_on_one_thread
-from robustly.model import column_sums as loops
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.ragged import RaggedRows
 
@@ -103,7 +103,7 @@ def test_loops_over_rows_add_up_what_matrix_products_do(family, local, intercept
         y = rng.poisson(np.exp(X @ [0.3, -0.2, 0.1, 0.0] + rng.normal(size=9000)))
     model = rb.RobustGLM(family=family, local=local, fit_intercept=intercept)
     known = model.fit(X, y, sample_weight=weight).result_
-    monkeypatch.setattr(loops, "MANY_ROWS", 9000)
+    monkeypatch.setattr(numba_loops, "MANY_ROWS", 9000)
     found = model.fit(X, y, sample_weight=weight).result_
     assert (known.source.design.looped, found.source.design.looped) == (False, True)
     np.testing.assert_allclose(found.estimates, known.estimates, rtol=1e-8)

@@ -7,6 +7,9 @@ from typing import Any
 
 from robustly._runtime.undisturbed import undisturbed
 
+# With fewer rows, loading the loops costs more than they spare: a second, and 110 MB.
+MANY_ROWS = 1 << 18
+
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """``numba.njit`` that keeps its machine code on disk where it may, and in memory where it may not."""

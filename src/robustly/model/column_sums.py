@@ -14,9 +14,8 @@ import numpy as np
 
 from robustly._runtime.numba_loops import compiled
 
-# Beyond so many columns, multiplying whole chunks is faster. With fewer rows, loading the loops costs more than they spare: a
-# second, and 110 MB.
-FEW_COLUMNS, MANY_ROWS = 24, 1 << 18
+# Beyond so many columns, multiplying whole chunks is faster.
+FEW_COLUMNS = 24
 BLOCK = 256
 # Sums may be taken in any order; what is not a number stays so.
 IN_ANY_ORDER = {"contract", "reassoc", "nsz"}

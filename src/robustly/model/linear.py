@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime import numba_loops
 from robustly._runtime.threads import products_on_one_thread
 from robustly.model import column_sums as loops
 from robustly.model.responses import Responses, different_responses
@@ -85,7 +86,7 @@ class Design:
     @cached_property
     def looped(self) -> bool:
         """Whether rows are gone through in compiled loops: many rows, or a part of many, with few dense columns."""
-        return not self.sparse and self.width <= loops.FEW_COLUMNS and len(self) >= loops.MANY_ROWS
+        return not self.sparse and self.width <= loops.FEW_COLUMNS and len(self) >= numba_loops.MANY_ROWS
 
     def __getstate__(self) -> dict[str, Any]:
         if "_moments" in self.__dict__:

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from robustly._runtime.numba_loops import MANY_ROWS
 from robustly._runtime.settings import is_real_number
 from robustly.errors import DataError, names
-from robustly.model.column_sums import MANY_ROWS
 from robustly.model.linear import Design
 from robustly.rows.arrays import ArrayRows, read_weights
 from robustly.rows.labels import as_floats, as_numbers

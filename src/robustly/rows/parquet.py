@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.numba_loops import MANY_ROWS
 from robustly.errors import DataError
+from robustly.rows.columns_to_rows import matrix_of_columns
 from robustly.rows.scratch import Scratch
 from robustly.rows.stored import Layout, Stored, some_names
 from robustly.rows.streamed import Piece, Pieces, StreamedRows
 
 ENDINGS = (".parquet", ".pq")
-# Rows that are read at a time: columns are laid side by side, which is done faster in the cache.
-BATCH = 1 << 14
+# Rows that are read at a time, of so many columns or more: they are laid side by side, which is done faster in the cache. Of
+# fewer columns more rows are read, as what surrounds a batch shows.
+BATCH, BATCH_COLUMNS = 1 << 14, 16
 
 
 def parquet(
@@ -236,7 +239,8 @@ class ParquetPieces(Pieces):
 
     def __iter__(self) -> Iterator[Piece]:
         wanted = list(dict.fromkeys(name for one in self.asked for name in one.listed))
-        for path, at, batch in arrow_batches(self.asked[0], wanted, BATCH):
+        size = BATCH * max(1, BATCH_COLUMNS // len(wanted))
+        for path, at, batch in arrow_batches(self.asked[0], wanted, size):
             yield Piece(tuple(self._part(path, at, batch, one) for one in self.asked), batch.num_rows, path, at)
 
     def _part(self, path: str, first: int, batch: Any, one: ParquetColumns) -> Any:
@@ -244,14 +248,18 @@ class ParquetPieces(Pieces):
             return batch.select(list(one.listed)).to_pandas()
         if isinstance(one.columns, str):
             return _vector(path, first, batch, one.columns, one.kinds[one.columns])
-        found = np.empty((batch.num_rows, len(one.listed)))
-        for place, name in enumerate(one.listed):
-            if one.kinds[name] not in ("float", "int", "bool"):
+        kinds = one.kinds
+        for name in one.listed:
+            if kinds[name] not in ("float", "int", "bool"):
                 raise DataError(
-                    f'{path}: column "{name}" holds {one.kinds[name]}, but numbers are needed. Encode it, or write a formula: '
+                    f'{path}: column "{name}" holds {kinds[name]}, but numbers are needed. Encode it, or write a formula: '
                     f'rb.glm("y ~ {name}", rb.parquet(…)).'
                 )
-            found[:, place] = _vector(path, first, batch, name, one.kinds[name])
+        columns = [_values(whole_column(path, first, batch, name), "float") for name in one.listed]
+        found, total = matrix_of_columns(columns, by_loop=len(one) >= MANY_ROWS)
+        if not np.isfinite(total):
+            for name, column in zip(one.listed, columns):
+                _refuse_missing_numbers(path, first, column, name)
         return found
 
 
@@ -266,20 +274,28 @@ def whole_column(path: str, first: int, batch: Any, name: str) -> Any:
 
 
 def _vector(path: str, first: int, batch: Any, name: str, kind: str) -> np.ndarray:
-    column = whole_column(path, first, batch, name)
+    found = _values(whole_column(path, first, batch, name), kind)
+    if kind == "float":
+        _refuse_missing_numbers(path, first, found, name)
+    return found
+
+
+def _values(column: Any, kind: str) -> np.ndarray:
+    """A column as an array; numbers with 64 bits."""
     if hasattr(column, "dictionary_decode"):
         column = column.dictionary_decode()
     found = column.to_numpy(zero_copy_only=False)
-    if kind == "float":
-        found = found.astype(np.float64, copy=False)
-        with np.errstate(over="ignore", invalid="ignore"):
-            whole = np.isfinite(found.sum())
-        if not whole:
-            bad = np.flatnonzero(~np.isfinite(found))
-            if bad.size:
-                what = "a missing value (NaN)" if np.isnan(found[bad[0]]) else f"{found[bad[0]]}"
-                more = f" and {bad.size - 1} more of the batch" if bad.size > 1 else ""
-                raise DataError(
-                    f'{path}: column "{name}" holds {what} in row {first + int(bad[0])}{more}. Drop or fill these rows.'
-                )
-    return found.astype(np.int64, copy=False) if kind == "int" else found
+    return found.astype({"float": np.float64, "int": np.int64}.get(kind, found.dtype), copy=False)
+
+
+def _refuse_missing_numbers(path: str, first: int, found: np.ndarray, name: str) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(found.sum()):
+            return
+    bad = np.flatnonzero(~np.isfinite(found))
+    if bad.size:
+        what = "a missing value (NaN)" if np.isnan(found[bad[0]]) else f"{found[bad[0]]}"
+        more = f" and {bad.size - 1} more of the batch" if bad.size > 1 else ""
+        raise DataError(
+            f'{path}: column "{name}" holds {what} in row {first + int(bad[0])}{more}. Drop or fill these rows.'
+        )

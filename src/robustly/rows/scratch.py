@@ -1,8 +1,8 @@
 """Where do rows wait that were read and checked once? In files without a name, as plain numbers that are mapped into memory.
 
 To decode a row, check it and lay its columns side by side takes longer than a pass does. The first scan of rows that many
-passes will read therefore writes what passes see of them to the system's folder for temporary files, and later passes map it
-block by block. Nothing is left behind: a file without a name is gone with whoever holds it open, however that ends.
+passes will read therefore writes what passes see of them to the system's folder for temporary files, and passes, the first one
+too, map it block by block. Nothing is left behind: a file without a name is gone with whoever holds it open, however that ends.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from robustly.rows.store import Data
 ZEROS = bytes(1 << 20)
 # Files may take this share of the room that is free: others write too, and the folder may itself be kept in memory.
 MOST_OF_FREE = 0.5
+# Bytes that are written at a time. For 2 MB and more Linux takes huge pages, which are seldom at hand: five times as long.
+AT_ONCE = 1 << 20
 
 
 def nameless_file(size: int) -> IO[bytes]:
@@ -89,12 +91,10 @@ class KeptArray:
                 raise CannotKeep
             self.file = nameless_file(size)
             finalize(self, self.file.close)
-        self.file.write(memoryview(np.ascontiguousarray(array)).cast("B"))
-
-    def close(self) -> None:
-        """Nothing more is written."""
-        if self.file is not None:
-            self.file.flush()
+        whole = memoryview(np.ascontiguousarray(array)).cast("B")
+        for start in range(0, len(whole), AT_ONCE):
+            self.file.write(whole[start : start + AT_ONCE])
+        self.file.flush()
 
     def at(self, place: slice) -> np.ndarray:
         """Some rows; those of a file are mapped, and in memory as long as the array is used."""
@@ -110,11 +110,19 @@ class KeptArray:
 
 
 def _part_of_file(number: int, offset: int, length: int) -> mmap.mmap:
-    if not hasattr(mmap, "MAP_SHARED"):
-        return mmap.mmap(number, length, access=mmap.ACCESS_WRITE, offset=offset)
-    # Filled by whoever maps it, which is the thread that reads ahead, and not page by page by those that compute.
-    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
-    return mmap.mmap(number, length, flags, mmap.PROT_READ | mmap.PROT_WRITE, offset=offset)
+    """Pages are entered by whoever reads them, many at a time. To enter all when mapping takes longer, and marks them as written."""
+    mapped = mmap.mmap(number, length, access=mmap.ACCESS_WRITE, offset=offset)
+    if hasattr(mmap, "MADV_WILLNEED") and not _is_cached(number, offset):
+        mapped.madvise(mmap.MADV_WILLNEED)  # it is read from disk while another block is used
+    return mapped
+
+
+def _is_cached(number: int, offset: int) -> bool:
+    """Whether a page of a file is in memory, where the system tells; to ask for those that are takes as long as to map them."""
+    try:
+        return os.preadv(number, [bytearray(1)], offset, os.RWF_NOWAIT) == 1
+    except (AttributeError, OSError):
+        return False
 
 
 def is_constant(array: np.ndarray) -> bool:
@@ -122,49 +130,53 @@ def is_constant(array: np.ndarray) -> bool:
     return array.strides[0] == 0 and array.size > 0
 
 
-class Scratch:
-    """Rows of a store as plain numbers: none, or all of them. Stores of the same rows share it."""
+class KeptRows:
+    """Rows as plain numbers, as far as they have come."""
 
-    def __init__(self) -> None:
-        self._arrays: tuple[KeptArray, ...] | None = None
+    def __init__(self, count: int) -> None:
+        self.count, self.so_far = count, 0
+        """Rows there will be, and those that are there."""
+        self._arrays: list[KeptArray] = []
         self._weighed = False
-        self._refused = False
 
-    @property
-    def is_full(self) -> bool:
-        return self._arrays is not None
-
-    def kept(self, pieces: Iterator[tuple[Data, Any]], count: int) -> Iterator[tuple[Data, Any]]:
-        """The same pieces of `count` rows in all, which are here once the last has been taken."""
-        arrays: list[KeptArray] = []
-        start, weighed, keeps = 0, False, not self._refused
-        for data, weight in pieces:
-            if keeps:
-                parts = data if weight is None else (*data, np.asarray(weight, dtype=float))
-                try:
-                    if not arrays:
-                        arrays, weighed = [KeptArray.like(part, count) for part in parts], weight is not None
-                    if weighed != (weight is not None):
-                        raise CannotKeep
-                    for array, part in zip(arrays, parts, strict=True):
-                        array.add(part, start)
-                except (CannotKeep, OSError):
-                    # They are read again each time, which takes longer and gives the same.
-                    arrays, keeps, self._refused = [], False, True
-            start += len(data[0])
-            yield data, weight
-        if keeps and start == count and arrays:
-            for array in arrays:
-                array.close()
-            self._arrays, self._weighed = tuple(arrays), weighed
+    def add(self, data: Data, weight: Any) -> None:
+        """The next rows."""
+        parts = data if weight is None else (*data, np.asarray(weight, dtype=float))
+        if not self._arrays:
+            self._arrays, self._weighed = [KeptArray.like(part, self.count) for part in parts], weight is not None
+        if self._weighed != (weight is not None) or self.so_far + len(data[0]) > self.count:
+            raise CannotKeep
+        for array, part in zip(self._arrays, parts, strict=True):
+            array.add(part, self.so_far)
+        self.so_far += len(data[0])
 
     def at(self, place: slice) -> tuple[Data, Any]:
         """Some rows, and their weights where they have any."""
-        assert self._arrays is not None
         found = tuple(array.at(place) for array in self._arrays)
         return (found[:-1], found[-1]) if self._weighed else (found, None)
 
     def weight(self) -> np.ndarray | None:
         """The weights of all rows, in memory; None where rows count once each."""
-        assert self._arrays is not None
-        return np.array(self._arrays[-1].at(slice(0, self._arrays[-1].count))) if self._weighed else None
+        return np.array(self._arrays[-1].at(slice(0, self.count))) if self._weighed else None
+
+
+class Scratch:
+    """Where all rows of a store are kept, once a scan has been through them. Stores of the same rows share it."""
+
+    def __init__(self) -> None:
+        self.full: KeptRows | None = None
+        self.refused = False
+        """Whether rows could not be kept: they are read again each time, which takes longer and gives the same."""
+
+    def filled(self, pieces: Iterator[tuple[Data, Any]], count: int) -> Iterator[KeptRows]:
+        """The rows kept so far, after each of the pieces of `count` rows in all; it ends early where they cannot be kept."""
+        kept = KeptRows(count)
+        for data, weight in pieces:
+            try:
+                kept.add(data, weight)
+            except (CannotKeep, OSError):
+                self.refused = True
+                return
+            if kept.so_far == count:
+                self.full = kept
+            yield kept

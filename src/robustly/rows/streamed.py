@@ -21,7 +21,7 @@ import numpy as np
 
 from robustly.errors import DataError, RobustlyError
 from robustly.rows.arrays import CHUNK, ArrayRows, bucket_of
-from robustly.rows.scratch import Scratch, is_constant
+from robustly.rows.scratch import KeptRows, Scratch, is_constant
 from robustly.rows.store import THREADS, Data, Mapped, Pass, Rows, Slot, Sums, added_up, sample_places, tell_rows
 
 Item = TypeVar("Item")
@@ -102,8 +102,8 @@ class StreamedRows(Rows):
     def weight(self) -> np.ndarray:  # type: ignore[override]
         if self.given is not None:
             return self.given
-        if self.scratch is not None and self.scratch.is_full:
-            found = self.scratch.weight()
+        if self._kept is not None:
+            found = self._kept.weight()
         elif next(iter(self._read()))[1] is None:
             found = None
         else:
@@ -120,17 +120,28 @@ class StreamedRows(Rows):
         """What passes see of each piece, checked."""
         return (made(piece, self.recipe) for piece in self.pieces)
 
-    def _read_all(self) -> Iterator[tuple[Data, Any]]:
-        """The same, to the end: after it the scratch, if there is one, has all rows."""
-        if self.scratch is None or self.scratch.is_full:
-            return self._read()
-        return self.scratch.kept(self._read(), len(self))
+    @property
+    def _kept(self) -> KeptRows | None:
+        """All rows as plain numbers, if a scan has been through them."""
+        return None if self.scratch is None else self.scratch.full
 
-    def blocks(self, *, to_the_end: bool = True) -> Iterator[tuple[slice, ArrayRows]]:
+    @property
+    def _keeps(self) -> Scratch | None:
+        """Where the next scan to the end leaves the rows, if it does."""
+        return None if self.scratch is None or self.scratch.refused or self.scratch.full is not None else self.scratch
+
+    def blocks(self) -> Iterator[tuple[slice, ArrayRows]]:
         """All rows in order, in blocks of whole chunks, and where each begins and ends; the next is read while one is used."""
-        if self.scratch is not None and self.scratch.is_full:
-            return ahead(self._kept_blocks(self.scratch))
-        return ahead(self._blocks(self._read_all() if to_the_end else self._read()))
+        if self._kept is not None:
+            return ahead(self._kept_blocks(self._kept, 0, len(self)))
+        return ahead(self._blocks(self._read()) if self._keeps is None else self._first_blocks(self._keeps))
+
+    def _as_read(self) -> Iterator[tuple[slice, ArrayRows]]:
+        """All rows in order as they come, for a look that may end before the last."""
+        start = 0
+        for data, weight in self._read():
+            yield self._block(start, data, weight)
+            start += len(data[0])
 
     @property
     def _sizes(self) -> tuple[int, int]:
@@ -138,13 +149,24 @@ class StreamedRows(Rows):
         bucket = bucket_of(len(self), self.chunk) if self.padded else self.chunk
         return bucket, bucket * max(2 * THREADS, SMALLEST_BLOCK // (bucket * self.of_rows))
 
-    def _kept_blocks(self, scratch: Scratch) -> Iterator[tuple[slice, ArrayRows]]:
-        for start in range(0, len(self), self._sizes[1]):
-            yield self._block(start, *scratch.at(slice(start, min(start + self._sizes[1], len(self)))))
+    def _kept_blocks(self, kept: KeptRows, start: int, stop: int) -> Iterator[tuple[slice, ArrayRows]]:
+        for at in range(start, stop, self._sizes[1]):
+            yield self._block(at, *kept.at(slice(at, min(at + self._sizes[1], stop))))
 
-    def _blocks(self, read: Iterator[tuple[Data, Any]]) -> Iterator[tuple[slice, ArrayRows]]:
+    def _first_blocks(self, scratch: Scratch) -> Iterator[tuple[slice, ArrayRows]]:
+        """Blocks as soon as their rows are kept: nothing is put together in memory."""
+        start = 0
+        for kept in scratch.filled(self._read(), len(self)):
+            whole = kept.so_far if scratch.full is kept else kept.so_far - (kept.so_far - start) % self._sizes[1]
+            yield from self._kept_blocks(kept, start, whole)
+            start = whole
+        if scratch.refused:
+            yield from self._blocks(_without_first(self._read(), start), start)
+
+    def _blocks(self, read: Iterator[tuple[Data, Any]], start: int = 0) -> Iterator[tuple[slice, ArrayRows]]:
+        """Blocks of rows that are read, of which `start` came before."""
         bucket, size = self._sizes
-        start, held, count = 0, [], 0
+        held, count = [], 0
         for data, weight in read:
             held.append((data, weight))
             count += len(data[0])
@@ -201,7 +223,7 @@ class StreamedRows(Rows):
     def take(self, index: Any) -> ArrayRows:
         wanted = np.asarray(index, dtype=np.int64)
         found = []
-        for place, block in self.blocks(to_the_end=False):
+        for place, block in self.blocks() if self._kept is not None else ahead(self._as_read()):
             low, high = np.searchsorted(wanted, [place.start, place.stop])
             if low < high:
                 found.append(block.take(wanted[low:high] - place.start))
@@ -232,7 +254,10 @@ class StreamedRows(Rows):
             found.append(look(data))
             return data, weight
 
-        for _ in replace(self, recipe=seen)._read_all():
+        read = replace(self, recipe=seen)._read()
+        for _ in () if self._keeps is None else self._keeps.filled(read, len(self)):
+            pass
+        for _ in read:
             pass
         return found
 
@@ -308,6 +333,15 @@ def put_together(parts: Sequence[Any]) -> Any:
     from scipy import sparse
 
     return sparse.vstack(parts, format="csr")
+
+
+def _without_first(read: Iterator[tuple[Data, Any]], count: int) -> Iterator[tuple[Data, Any]]:
+    """The same pieces without the first so many rows."""
+    for data, weight in read:
+        rest = slice(min(count, len(data[0])), None)
+        count -= rest.start
+        if rest.start < len(data[0]):
+            yield tuple(a[rest] for a in data), None if weight is None else weight[rest]
 
 
 def _joined(held: Sequence[tuple[Data, Any]]) -> tuple[Data, Any]:
