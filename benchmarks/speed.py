@@ -24,6 +24,15 @@ A plain regression elsewhere leaves the rows' own values out, so it has less to 
 """
 
 
+GROWTH = """## How the time grows
+
+CPU seconds of a fit of counts once everything is compiled, matrix products on one thread (`benchmarks/growth.py`): robust here, plain in
+glum, statsmodels and scikit-learn, mixed models with a value by row in glmmTMB and lme4. `loc` is the log of the rate: at 7, counts
+are in the thousands and hardly two rows are alike. Where a program has no number, a fit of the size before took longer than half a minute.
+
+![CPU seconds over rows, columns and sizes of counts](growth.svg)"""
+
+
 def times(result: dict[str, Any]) -> list[list[str]]:
     """Ours as a multiple of each rival's time."""
     rows = []
@@ -41,6 +50,8 @@ def times(result: dict[str, Any]) -> list[list[str]]:
 
 def page(results: list[dict[str, Any]]) -> str:
     """The whole page."""
+    from benchmarks import growth
+
     rows = [row for result in results for row in times(result)]
     faster = [row for row in rows if row[4] and float(row[4]) > 1.0]
     head = ["what is fitted", "rows and columns", "beside", "first answer", "once compiled"]
@@ -62,6 +73,8 @@ def page(results: list[dict[str, Any]]) -> str:
         "Many columns (hundreds and more) with few rows are faster elsewhere too: searches here use second derivatives. The first answer",
         "of a process costs the import of JAX and the compilation of what is fitted; programs are kept for the next process.",
     ]
+    if growth.RESULT.exists():
+        lines += ["", GROWTH, *growth.lines(json.loads(growth.RESULT.read_text(encoding="utf-8")))]
     return "\n".join(lines) + "\n"
 
 

@@ -1,12 +1,17 @@
 """Data that cannot be used are refused with the row, column or argument; nothing comes back as NaN."""
 
+import warnings
+
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
+from sklearn.base import clone
 
 import robustly as rb
+from robustly.mixture import RobustGaussianMixture
 
 
 def poisson(x, y=None):
@@ -116,3 +121,27 @@ def test_questions_that_make_no_sense_are_refused(data):
         fit.predictive(x[:, :1])
     with pytest.raises(rb.ModelError, match="not local"):
         fit.posterior("w")
+
+
+@pytest.mark.parametrize("call", ["fit", "predict"])
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize(
+    "model",
+    [rb.RobustPoissonRegression(), rb.RobustLogisticRegression(), RobustGaussianMixture(2, random_state=0)],
+    ids=lambda one: type(one).__name__,
+)
+def test_a_missing_cell_is_named_by_column_and_row_in_rows_to_fit_and_in_new_ones(model, named, call):
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    y = (X[:, 0] > 0.3).astype(int)
+    if named:
+        X = pd.DataFrame(X, columns=["age", "dose"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # two classes side by side are all but separable
+        fitted = clone(model).fit(X, y)
+    holed = X.copy()
+    (holed.iloc if named else holed)[4, 1] = np.nan
+    given = (holed, y) if call == "fit" else (holed,)
+    with pytest.raises(
+        rb.DataError, match=f'column "{"dose" if named else "x1"}" of X holds a missing value .NaN. in row 4'
+    ):
+        getattr(fitted, call)(*given)

@@ -13,7 +13,7 @@ FEW_NUMBERS_IN = 12_288
 OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_parallel_codegen_split_count": 1}
 
 
-def one_thread(function: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+def one_thread(function: Callable[..., Any], name: str | None = None, *, often: bool = False) -> Callable[..., Any]:
     """Compiled for one thread: chunks are what threads share out, and small operations are slower in pieces.
 
     By one thread, too: XLA's compiler threads can wait for each other for ever over a large program with matrix factors
@@ -23,10 +23,13 @@ def one_thread(function: Callable[..., Any], name: str | None = None) -> Callabl
     Args:
         name: what tells the function from all others in any process (see :mod:`robustly._runtime.lasting`). The traced
             program is then kept for the processes to come.
+        often: whether a search spends its time here even over few rows, as where each is integrated at many points. LLVM's
+            first level then takes a third longer than none, and the program half the time.
     """
     import jax
 
-    compiled = cache(lambda is_small: jax.jit(function, compiler_options=quick_options() if is_small else OPTIONS))
+    options = lambda is_small: quick_options(often) if is_small else OPTIONS
+    compiled = cache(lambda is_small: jax.jit(function, compiler_options=options(is_small)))
     known: dict[Any, Callable[..., Any]] = {}
 
     def run(*given: Any) -> Any:
@@ -38,19 +41,19 @@ def one_thread(function: Callable[..., Any], name: str | None = None) -> Callabl
         like = (tree, tuple((getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))) for leaf in leaves))
         if like not in known:
             kept = lasting_program(function, name, given)
-            options = quick_options() if is_small else OPTIONS
-            known[like] = direct if kept is None else jax.jit(kept, compiler_options=options)
+            known[like] = direct if kept is None else jax.jit(kept, compiler_options=options(is_small))
         return known[like](*given)
 
     return run
 
 
 @cache
-def quick_options() -> dict[str, Any]:
-    """How programs that run a few times over few rows are compiled. XLA refuses options that a release does not know."""
+def quick_options(often: bool) -> dict[str, Any]:
+    """How programs over few rows are compiled. XLA refuses options that a release does not know."""
     import jax
 
-    options = {**OPTIONS, "xla_backend_optimization_level": 0}
+    level = 1 if often and not jax.config.read("jax_disable_most_optimizations") else 0
+    options = {**OPTIONS, "xla_backend_optimization_level": level}
     older = {"xla_cpu_use_fusion_emitters": False}
     try:
         jax.jit(lambda: 0, compiler_options=older)()

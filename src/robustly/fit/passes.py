@@ -78,7 +78,9 @@ class Passes:
     def __reduce__(self) -> Any:
         return passes, (self.model, self.approx)
 
-    def _compiled(self, function: Callable[..., Chunk], again: Callable[..., Any], what: Any) -> ChunkPass:
+    def _compiled(
+        self, function: Callable[..., Chunk], again: Callable[..., Any], what: Any, often: bool = False
+    ) -> ChunkPass:
         """Compiled for one thread; ``again(passes, what)`` gives the same in another process."""
         begin = lambda theta, data, count: self.begin(count)
         name = (
@@ -86,7 +88,7 @@ class Passes:
             if self.model.made_by
             else None
         )
-        return ChunkPass(one_thread(function, name), begin, (again, (self, what)))
+        return ChunkPass(one_thread(function, name, often=often), begin, (again, (self, what)))
 
     def begin(self, count: int) -> np.ndarray:
         """The states of so many rows before the first pass."""
@@ -114,7 +116,8 @@ class Passes:
     def _choose(self, by_moments: bool) -> ChunkPass:
         if self._chosen is None:
             chosen = self._curves_by_moments if by_moments else self._curves
-            compiled = self._compiled(partial(self._beside_prior, chosen), Passes._choose, by_moments)
+            beside = partial(self._beside_prior, chosen)
+            compiled = self._compiled(beside, Passes._choose, by_moments, often=not self.approx.is_exact)
             self._chosen = compiled, by_moments
         return self._chosen[0]
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from robustly.errors import DataError, names
 from robustly.glm.families import Binomial, Family
+from robustly.model.read_design import refuse_missing_columns
 from robustly.rows.labels import as_floats, as_numbers
 
 
@@ -36,7 +37,10 @@ def read_new_columns(estimator: Any, X: Any) -> Any:
 
     check_fitted(estimator)
     refuse_text_columns(X)
-    return validate_data(estimator, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=True, reset=False)
+    found = validate_data(estimator, X, accept_sparse="csr", dtype=np.float64, ensure_all_finite=False, reset=False)
+    terms = getattr(estimator, "feature_names_in_", [f"x{column}" for column in range(found.shape[1])])
+    refuse_missing_columns(found if isinstance(found, np.ndarray) else found.data, found, terms)
+    return found
 
 
 def one_column(X: Any, y: Any) -> np.ndarray:

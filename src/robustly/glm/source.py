@@ -47,7 +47,7 @@ REFITS = 30
 KINKED_REFITS = 100
 # Passes by which a fit to all rows but one is climbed to, and the nats that may be left: to gain by it, and of that row's density.
 SLOPE_STEPS = 15
-LEFT_TO_GAIN, LEFT_TO_MOVE = 1e-9, 1e-6
+LEFT_TO_GAIN, LEFT_TO_MOVE = 1e-9, 1e-5
 # A residual below this share of the spread is none.
 ON_THE_FIT = 1e-6
 

@@ -28,6 +28,7 @@ from robustly.fit.t_rows import (
 from robustly.fit.t_settings import LARGEST_VALUE
 from robustly.mixture.settings import check_mixture_settings
 from robustly.model import scale_matrices
+from robustly.model.read_design import refuse_missing_columns
 from robustly.result import persist
 from robustly.result.component_rows import MOST_ROWS, WIDTH, ComponentLaw, fit_component_law
 from robustly.result.outliers import by_tails
@@ -157,7 +158,10 @@ class FittedMixture(DensityMixin, BaseEstimator):
         stored = as_stored(X)
         if stored is not None:
             return self._stored_rows(stored, reset)
-        matrix = validate_data(self, as_numbers(X, "X"), dtype=np.float64, reset=reset, order="C")
+        numbers = as_numbers(X, "X")
+        matrix = validate_data(self, numbers, dtype=np.float64, reset=reset, order="C", ensure_all_finite=False)
+        terms = getattr(self, "feature_names_in_", [f"x{column}" for column in range(matrix.shape[1])])
+        refuse_missing_columns(matrix, matrix, terms)
         refuse_huge(matrix)
         return matrix
 

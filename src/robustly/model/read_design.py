@@ -45,10 +45,10 @@ def read_design(
         from scipy import sparse
 
         matrix = sparse.csr_array(matrix).astype(np.float64, copy=False)
-        _refuse_missing_columns(matrix.data[:, None], matrix, terms)
+        refuse_missing_columns(matrix.data[:, None], matrix, terms)
     else:
         matrix = np.asarray(matrix, dtype=np.float64)
-        _refuse_missing_columns(matrix, matrix, terms)
+        refuse_missing_columns(matrix, matrix, terms)
     n = matrix.shape[0]
     response, counted = read_response(y, n, trials)
     data = (matrix, read_offset(offset, exposure, n), response, counted)
@@ -164,7 +164,8 @@ def _refuse_missing_cells(array: np.ndarray, label: str) -> None:
         raise DataError(f"{label} holds {_kind(array[bad[0]])} in row {bad[0]}. Drop or fill these rows.")
 
 
-def _refuse_missing_columns(values: np.ndarray, matrix: Any, terms: Sequence[str]) -> None:
+def refuse_missing_columns(values: np.ndarray, matrix: Any, terms: Sequence[str]) -> None:
+    """A matrix, dense or sparse with these values, whose cells are not all finite is refused by column and row."""
     with np.errstate(over="ignore", invalid="ignore"):
         if np.isfinite(values.sum()):
             return

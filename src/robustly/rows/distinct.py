@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,11 +30,6 @@ class Table:
     weight: np.ndarray
     found_place: np.ndarray | Callable[[], np.ndarray] | None
     row_weight: np.ndarray
-
-    @property
-    def by_row_later(self) -> bool:
-        """Whether what is known by row is told only when it is asked for: the rows are elsewhere."""
-        return callable(self.found_place)
 
     @cached_property
     def place(self) -> np.ndarray | None:
@@ -71,25 +67,26 @@ def make_table(columns: Mapping[str, np.ndarray], weights: Any) -> Table:
     columns = dict(columns)
     n = len(next(iter(columns.values())))
     weight = read_weights(weights, n)
-    # The fits of XLA want floats; whole numbers were checked before.
-    floats = {name: np.asarray(column, dtype=float) for name, column in columns.items()}
-    varied = [column for column in columns.values() if column.ndim > 1 or np.any(column != column[0])]
-    if n < 64 or any(column.ndim > 1 or column.dtype.kind not in "iu" for column in varied) or not varied:
-        return Table(floats, weight, None, weight)
-    key, size = np.zeros(n, dtype=np.int64), 1
-    for column in varied:
-        low, high = int(column.min()), int(column.max())
-        if size * (high - low + 1) > max(4 * n, 1_000_000):
-            return Table(floats, weight, None, weight)
-        key = key * (high - low + 1) + (column - low)
-        size *= high - low + 1
+    varied = {name: one for name, one in columns.items() if one.ndim > 1 or np.any(one != one[0])}
+    apart = n < 64 or not varied or any(one.ndim > 1 or one.dtype.kind not in "iu" for one in varied.values())
+    lowest = {} if apart else {name: int(one.min()) for name, one in varied.items()}
+    counts = {name: int(varied[name].max()) - low + 1 for name, low in lowest.items()}
+    size = math.prod(counts.values())
+    if apart or size > max(4 * n, 1_000_000):
+        # The fits of XLA want floats; whole numbers were checked before.
+        return Table({name: np.asarray(one, dtype=float) for name, one in columns.items()}, weight, None, weight)
+    key = np.zeros(n, dtype=np.int64)
+    for name, count in counts.items():
+        key = key * count + (varied[name] - lowest[name])
     weighted = np.bincount(key, weights=None if weights is None else weight, minlength=size).astype(float)
     seen = np.bincount(key, minlength=size) > 0 if weights is not None else weighted > 0
-    number = np.cumsum(seen) - 1
-    place = number[key]
-    first = np.empty(int(seen.sum()), dtype=np.int64)
-    first[place] = np.arange(n)
-    return Table({name: column[first] for name, column in floats.items()}, weighted[seen], place, weight)
+    left = np.flatnonzero(seen)
+    distinct = {name: np.full(len(left), float(one[0])) for name, one in columns.items() if name not in varied}
+    for name in reversed(counts):
+        distinct[name] = (left % counts[name] + lowest[name]).astype(float)
+        left = left // counts[name]
+    # Where each row went is asked for by questions about rows, not by a fit.
+    return Table({name: distinct[name] for name in columns}, weighted[seen], lambda: (np.cumsum(seen) - 1)[key], weight)
 
 
 def stored_table(read: Read, given: Sequence[Any], weights: Any) -> Table | None:
