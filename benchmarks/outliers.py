@@ -187,6 +187,11 @@ FITS: dict[str, tuple[Callable[..., tuple[Any, ...]], Callable[..., Any], np.nda
 }
 
 
+PLAIN: dict[str, Callable[..., Any]] = {
+    "localize": lambda X, y, trials: rb.localize(assay, "tolerance").fit(X, trials, y)
+}
+"""Fits without a wide part, of what is fitted with one: their times are beside each other."""
+
 CONTAMINATED: dict[str, Callable[..., Any]] = {
     name: lambda X, y, trials, family=family: rb.RobustGLM(family, local="contaminated").fit(
         X, y, **({} if trials is None else {"trials": trials})
@@ -269,6 +274,8 @@ def run(what: str, cell: tuple[int, float, float, str, str], sets: int, seed: in
             if errors:
                 continue
             fit = model.result_
+            if what in PLAIN:
+                timed("plain", PLAIN[what], X, y, trials)
             found, probability = timed("judging", judged, fit)
             if what in CONTAMINATED:
                 other = timed("contaminated", CONTAMINATED[what], X, y, trials)

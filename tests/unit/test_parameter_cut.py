@@ -54,6 +54,20 @@ def test_the_fewest_numbers_are_found_and_give_the_function_back(function, size)
         np.testing.assert_allclose(slope, jax.grad(function, 1)(u, v, ROW), rtol=1e-12, atol=1e-14)
 
 
+def test_what_is_only_added_is_told_apart():
+    """The log share of a part and of its side is one number, of which nothing needs to be integrated."""
+    mixed = lambda u, v, row: regression(u, v, row) + (jnp.log(v[0]) + jnp.log(v[3]))
+    with double_precision():
+        v, u = jnp.asarray([0.1, -0.2, 0.3, 0.4, 0.5, -0.6]), jnp.asarray([0.7])
+        view = cut_parameters(mixed, jnp.zeros(1), v, ROW)
+        assert (view.size, view.added) == (3, True)
+        assert not cut_parameters(regression, jnp.zeros(1), v, ROW).added
+        *rest, added = view.numbers(v, ROW)
+        assert float(added) == pytest.approx(np.log(0.1) + np.log(0.4))
+        at_zero = float(view.finish(u, [*rest, 0.0], ROW))
+        assert at_zero + float(added) == pytest.approx(float(mixed(u, v, ROW)), rel=1e-14)
+
+
 COUNTS = RowModel(
     log_likelihood=lambda b, theta, row: dist.Poisson(jnp.exp(b + row[0] @ theta["w"])).log_prob(row[1]),
     prior=lambda theta, row: dist.Normal(theta["loc"], theta["scale"]),

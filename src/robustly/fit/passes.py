@@ -202,15 +202,21 @@ class Passes:
             each = lambda function: jax.vmap(lambda *a: jax.tree.map(lambda b: b[None], function(0.0, *a)))
         else:
             values = jnp.asarray(model.latents)
-            each = lambda function: jax.vmap(lambda row, *a: jax.vmap(lambda z, *b: function(z, row, *b))(values, *a))
+            each = lambda function: (
+                lambda data, *a: jax.vmap(
+                    lambda z, *b: jax.vmap(lambda *c: function(z, *c))(data, *b), (0, *(1 for _ in a)), 1
+                )(values, *a)
+            )
         seen = lambda v, row, z: jnp.stack(view.numbers(v, (row, z))) if view.size else jnp.zeros(0)
         numbers = lambda v: each(lambda z, row: seen(v, row, z))(data)
         scalars = numbers(vector)
         bends = each(lambda z, row: jax.jacrev(lambda v: seen(v, row, z))(vector))(data)
 
         def moments(z: Array | None, row: Row, numbers: tuple[Array, ...], s: Array) -> Moments:
-            finish = lambda u, some: view.finish(u, some, (row, z))
-            return self.approx.moments(model, finish, [*numbers], row, label(z), s, rough)
+            inside = [*numbers][: len(numbers) - view.added]
+            finish = lambda u, some: view.finish(u, [*some, 0.0] if view.added else some, (row, z))
+            found = self.approx.moments(model, finish, inside, row, label(z), s, rough)
+            return found.plus(numbers[-1]) if view.added else found
 
         found = each(moments)(data, scalars if model.latents is not None else scalars[:, 0], state)
         return found, bends, numbers, state

@@ -29,22 +29,14 @@ from robustly.errors import FitError, LocalizeError
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
+from robustly.localized.two_part_starts import BELIEVED, START, starts_of_two_parts
 from robustly.model.program import hyper
 from robustly.model.program.read import Program
 from robustly.model.row import RowModel
 from robustly.result.outliers import Candidate, Judgement, judge
-from robustly.result.two_part import SHARE, SIDE, VARIATION, WIDTHS_OF_MEASUREMENTS, log_normal
+from robustly.result.two_part import log_normal
 from robustly.rows.store import Rows
 
-# Normal priors of the numbers of the wide part on the scales that are searched: widths are told in deviations, as of measurements.
-BELIEVED = {"width": WIDTHS_OF_MEASUREMENTS, "share": SHARE, "variation": VARIATION, "side": SIDE}
-START = {"width": 6.0, "share": 0.05, "variation": 0.2, "side": 0.5}
-# The start leaves rows out that are more surprising than most by so many quartile ranges, but no more than this share of them.
-FENCE, TRIMMED = 3.0, 0.2
-# How closely the rest is climbed to, and how far hyperparameters move at most.
-ROUGHLY, FURTHEST = Stop(1e-3, 4), 2.0
-# Shares and widths to climb from.
-SHARES, WIDTHS = (0.02, 0.15), (3.0, 30.0)
 # The core, rows that strayed upwards, and rows that strayed downwards; without sides, the core and the wide part.
 SIDES, NO_SIDES = np.array([[0.0], [1.0], [-1.0]]), np.array([[0.0], [1.0]])
 # Differences in the vector; and how sure of a row one can be by them.
@@ -203,7 +195,7 @@ def fit_two_parts(
     integrate = default_approximation(law.core) if approx is None or approx.is_exact else approx
     one_part = Candidate("the fitted prior in one part", plain.value, plain.curve)
     best: Found | None = None
-    for theta in _starts(law, plain, rows):
+    for theta in starts_of_two_parts(law, plain, rows):
         start = np.asarray(law.model.parameters.vector(theta))
         try:
             found = search(RowProblem(law.model, rows, integrate), stop, start=start)
@@ -223,32 +215,3 @@ def fit_two_parts(
         return judge([one_part, replace(both, log_odds=odds, log_odds_variance=variance, share=share)])
 
     return best if both.log_evidence > one_part.log_evidence else plain, judged
-
-
-def _starts(law: Contamination, plain: Found, rows: Rows) -> list[dict[str, Any]]:
-    """Where two parts are climbed from: a core without the rows far out, and where no way leads up, that of the plain fit."""
-    model, _ = plain.problem.parts
-    here = model.parameters.natural(jnp.asarray(plain.vector))
-    core = {**law.core.start, **{name: value for name, value in here.items() if name in law.core.start}}
-    surprise = -plain.evidence
-    low, high, most = np.quantile(surprise, [0.25, 0.75, 1.0 - TRIMMED])
-    far = surprise > max(high + FENCE * (high - low), most)
-    share = float(np.clip(far.mean(), *SHARES))
-    found = [law.theta_of(core, share=share)]
-    if not far.any() or set(law.core.start) - set(here):  # or all rows share the localized value
-        return found
-    assert isinstance(plain.problem, RowProblem)
-    try:
-        trimmed = search(plain.problem.on(rows.weighed(np.where(far, 0.0, rows.weight))), ROUGHLY, start=plain.vector)
-    except FitError:
-        return found
-    parameters = model.parameters
-    moved = trimmed.vector - plain.vector
-    for name, place in parameters.places.items():
-        if name.startswith(f"{law.site}."):
-            moved[place] = np.clip(moved[place], -FURTHEST, FURTHEST)
-    again = parameters.natural(jnp.asarray(plain.vector + moved))
-    # A normal row so many deviations out is more surprising by half of their square.
-    above = float(np.median(-trimmed.evidence[far]) + np.median(trimmed.evidence[~far]))
-    width = float(np.clip(np.sqrt(2.0 * max(above, 0.0)), *WIDTHS))
-    return [law.theta_of({name: again[name] for name in law.core.start}, share=share, width=width), *found]

@@ -31,6 +31,8 @@ class Cut:
     """``(vector, row) -> scalars``: all that the row sees of the vector."""
     finish: Callable[[Any, Sequence[Any], Any], Any]
     """``(u, scalars, row) -> value``."""
+    added: bool = False
+    """Whether the last number is only added to the rest, so that its derivatives are known: a share of rows, a normaliser."""
 
 
 def cut_parameters(function: Callable[[Any, Any, Any], Any], u: Array, vector: Array, row: Row) -> Cut:
@@ -62,14 +64,22 @@ def cut_parameters(function: Callable[[Any, Any, Any], Any], u: Array, vector: A
 def _merged(view: Cut, u: Array, row: Row) -> Cut:
     """Numbers that are only ever added to each other as one: an intercept and a predictor, say.
 
-    Where a program's derivatives in two numbers are one and the same value, it is a function of their sum.
+    Where a program's derivatives in two numbers are one and the same value, it is a function of their sum; and where the value is
+    1, they are added to the rest.
     """
-    if view.size < 2:
+    if not view.size:
         return view
     slopes = lambda u, scalars, row: jax.grad(lambda s: view.finish(u, s, row))(scalars)
     steps = Steps(jax.make_jaxpr(slopes)(u, [jnp.zeros(())] * view.size, row))
     roots = [steps.root(place) for place in steps.outputs]
-    groups = [[i for i, other in enumerate(roots) if other == root] for root in dict.fromkeys(roots)]
+    varies = steps.reached(steps.inputs)
+    with jax.ensure_compile_time_eval():
+        fixed = {root: steps.run({}, [root])[0] for root in roots if root not in varies}
+    is_one = [
+        root in fixed and not isinstance(fixed[root], jax.core.Tracer) and float(fixed[root]) == 1.0 for root in roots
+    ]
+    known = [-1 if one else root for root, one in zip(roots, is_one)]
+    groups = [[i for i, other in enumerate(known) if other == root] for root in sorted(set(known), reverse=True)]
 
     def numbers(vector: Array, row: Row) -> list[Any]:
         each = view.numbers(vector, row)
@@ -81,7 +91,7 @@ def _merged(view: Cut, u: Array, row: Row) -> Cut:
             each[group[0]] = total
         return view.finish(u, each, row)
 
-    return Cut(len(groups), numbers, finish)
+    return Cut(len(groups), numbers, finish, any(is_one) and len(groups) > 1)
 
 
 def _least_cut(steps: Steps, source: Place, by_u: set[Place], by_vector: set[Place]) -> list[Place]:
