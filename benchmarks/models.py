@@ -83,7 +83,8 @@ def look_at(case: Case, search: bool) -> dict[str, Any]:
         mean = timed(record, "predictive", lambda: (fit.predictive(*new).mean, fit.predictive(*new).quantile(0.9))[0])
         record["finite predictive"] = mean is not None and bool(np.all(np.isfinite(mean)))
     timed(record, "outliers", lambda: fit.outliers())
-    timed(record, "save and load", lambda: _kept(fit, robust, new))
+    asked = () if "predictive" in record.get("ended", {}) else new
+    timed(record, "save and load", lambda: _kept(fit, robust, asked))
     timed(record, "brute force", lambda: _compare(record, case, fit, search))
     return record
 
@@ -99,23 +100,29 @@ def _kept(fit: Any, robust: Any, new: Any) -> None:
 
 def _compare(record: dict[str, Any], case: Case, fit: Any, search: bool) -> None:
     with jax.enable_x64(True):
-        brute = BruteForce(case, len(fit.evidence))
-        theta = {name: np.asarray(value, dtype=float) for name, value in fit.parameters.items()}
         at_boundary = fit.outcome.kind == "boundary"
-        if at_boundary:
-            brute.sites = []
+        brute = BruteForce(case, len(fit.evidence), common=at_boundary)
+        theta = {name: np.asarray(value, dtype=float) for name, value in fit.parameters.items()}
         evidence, log_prior = brute.value(theta)
+        record["dimensions"] = int(fit.source.passes.model.dim)
         record["evidence gap"] = float(np.max(np.abs(np.asarray(evidence) - fit.evidence)))
-        if at_boundary:
-            return
         record["objective gap"] = float(fit.objective - np.sum(evidence) - log_prior)
         if not search:
             return
-        limits = fit.source.passes.model.parameters.limits
-        best, where = brute.maximum(theta, limits)
+        parameters = fit.source.passes.model.parameters
+        try:
+            best, where = brute.maximum(theta, parameters.limits)
+            if at_boundary:
+                inside = BruteForce(case, len(fit.evidence))
+                record["inside"] = inside.highest_inside(theta, fit.limits, parameters.limits) - float(fit.objective)
+        except TimeoutError as late:
+            record["search"] = str(late)
+            return
         record["below scipy"] = best - float(fit.objective)
         off = [np.max(np.abs(where[n] - theta[n]) / (1e-3 + np.abs(theta[n]))) for n in theta]
         record["estimates off"] = float(max(off))
+        moved = parameters.vector(where) - fit.vector
+        record["standard errors off"] = float(np.sqrt(max(0.0, -moved @ fit.curve @ moved)))
 
 
 def sample(case: Case) -> dict[str, Any]:
@@ -150,20 +157,31 @@ def told(found: dict[str, Any]) -> str:
     against = [
         sum(r["seconds"].get(k, 0.0) for k in asked) / r["seconds"]["nuts"] for r in fitted if r["seconds"].get("nuts")
     ]
-    gaps = [r["evidence gap"] for r in fitted if "evidence gap" in r]
+    asked_for = {n: 1e-6 if r.get("dimensions", 1) <= 1 else 1e-3 for n, r in found.items()}
+    gaps = {n: r["evidence gap"] for n, r in found.items() if "outcome" in r and "evidence gap" in r}
+    wide = {n: f"{gap:.1g}" for n, gap in gaps.items() if gap > asked_for[n]}
     lines = [
         f"{len(done)} models: {sum(r['as expected'] for r in done)} as expected, {len(fitted)} fitted, "
         f"{sum(r['whole'] for r in fitted)} of them run whole",
-        f"evidence checked {len(gaps)}: within 1e-6 {sum(g <= 1e-6 for g in gaps)}, within 1e-3 {sum(g <= 1e-3 for g in gaps)}",
+        f"evidence checked by brute force, {len(gaps)} models: within 1e-6 {sum(g <= 1e-6 for g in gaps.values())}; not within 1e-6 "
+        f"where the local has one dimension, or 1e-3 where it has more: {wide or 'none'}",
         f"raw errors: {raw or 'none'}",
     ]
     searched = {n: r for n, r in found.items() if "below scipy" in r}
     if searched:
-        off = {n: r["estimates off"] for n, r in searched.items() if r["estimates off"] > 1e-3}
+        off = {
+            n: f"{r['estimates off']:.1g} ({r['standard errors off']:.1g} standard errors, {r['below scipy']:.1g} nats)"
+            for n, r in searched.items()
+            if r["estimates off"] > 1e-3
+        }
+        flat = {n: r["inside"] for n, r in searched.items() if "inside" in r}
+        late = [n for n, r in found.items() if "search" in r]
         lines += [
-            f"scipy's BFGS on the brute-force objective, {len(searched)} models: higher by more than 1e-4 in "
-            f"{[n for n, r in searched.items() if r['below scipy'] > 1e-4] or 'none'}",
-            f"estimates apart by more than 1e-3 of their size: { {n: f'{v:.1g}' for n, v in off.items()} or 'none' }",
+            f"scipy's BFGS on the brute-force objective, {len(searched)} models, {sum(r['seconds']['brute force'] for r in searched.values()):.0f} s: "
+            f"higher by more than 1e-4 in {[n for n, r in searched.items() if r['below scipy'] > 1e-4] or 'none'}; not ended: {late or 'none'}",
+            f"estimates apart by more than 1e-3 of their size: {off or 'none'}",
+            f"rows do not differ in {len(flat)} models: an optimum with differing rows is higher by more than 1e-4 in "
+            f"{ {n: f'{v:.1g}' for n, v in flat.items() if v > 1e-4} or 'none' }",
         ]
     drawn = {n: r["finite draws"] for n, r in found.items() if "finite draws" in r}
     if drawn:

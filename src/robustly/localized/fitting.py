@@ -11,7 +11,7 @@ import numpy as np
 
 from robustly._runtime.settings import check_real, check_whole
 from robustly.errors import FitError, ModelError, did_you_mean, names
-from robustly.fit.limits import RunawayWatch, heterogeneity
+from robustly.fit.limits import NO_TOP, RunawayWatch, endless, heterogeneity
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found, RowProblem
 from robustly.fit.search import search
@@ -66,12 +66,8 @@ def fit_program(
         plain, (found, judged) = found, fit_two_parts(law, found, rows, options["approx"], stop_of(options))
         if found is plain:
             found = replace(found, notes=(*found.notes, NO_SHARE))
-    if not np.isfinite(found.value):
-        raise FitError(
-            f"the objective has no finite top: it ended at {found.value}. Values shared by all rows under a prior whose scale or "
-            "correlation is estimated with them can make each other infinitely likely. Integrate them out, as in "
-            "rb.integrate(model, site) where they go by group, or fix the scale."
-        )
+    if found.outcome.kind == "unbounded" or not np.isfinite(found.value):
+        raise FitError(found.outcome.text if np.isfinite(found.value) else NO_TOP.format(f"ended at {found.value}"))
     if found.outcome.kind == "boundary":
         assert problem.limit is not None
         return problem.limit.as_fit(found, judged)
@@ -123,13 +119,15 @@ class ProgramProblem(RowProblem):
     """A program whose fitted priors may run to the limit in which all rows share one value."""
 
     limit: _SharedValue | None = None
+    watched: RunawayWatch
     little: float = 0.5
     """A parameter that runs off for a smaller gain than this (in nats) makes the limit worth a look."""
 
     def watch(self) -> RunawayWatch:
         parameters = self.model.parameters
         little = self.little if self.limit is not None else NEGLIGIBLE
-        return RunawayWatch(parameters.constrained, parameters.labels, little)
+        self.watched = RunawayWatch(parameters.constrained, parameters.free_labels, little, self.log_prior_at)
+        return self.watched
 
     def on(self, rows: Rows) -> ProgramProblem:
         other = ProgramProblem(self.model, rows, self.passes.approx)
@@ -137,6 +135,9 @@ class ProgramProblem(RowProblem):
         return other
 
     def at_end(self, found: Found, climb: Any) -> Found:
+        found = self._unless_endless(found)
+        if found.outcome.kind == "unbounded":
+            return found
         ended = found.with_outcome("limit", found.outcome.text) if found.outcome.kind == "end" else found
         if self.limit is None or self.little == NEGLIGIBLE:
             return ended
@@ -148,6 +149,14 @@ class ProgramProblem(RowProblem):
         patient.little = NEGLIGIBLE
         again = climb(patient, found.vector)
         return again if again.outcome.converged else patient.at_end(again, climb)
+
+    def _unless_endless(self, found: Found) -> Found:
+        """A climb that broke off, told from one that had no top to come to."""
+        kind, watched = found.outcome.kind, self.watched
+        which = watched.ran_far | watched.rising if kind == "stalled" else watched.ran_far
+        if not which.any() and kind in ("stalled", "max_steps"):
+            which = endless(self, found.optimum)
+        return found.with_outcome("unbounded", watched.unbounded(which).text) if which.any() else found
 
 
 def _can_degenerate(program: Program) -> bool:

@@ -125,6 +125,13 @@ class Parameters:
         return found
 
     @property
+    def free_labels(self) -> list[str]:
+        """A name for every entry of the vector: those of the natural numbers, or where these are more, what they are entries of."""
+        if len(self.labels) == self.size:
+            return self.labels
+        return [name for name, place in self.places.items() for _ in range(place.stop - place.start)]
+
+    @property
     def constrained(self) -> np.ndarray:
         """Which entries of the vector stand for a constrained value (on a log or similar scale)."""
         mask = np.zeros(self.size, dtype=bool)
