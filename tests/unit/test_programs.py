@@ -1,5 +1,7 @@
 """Models in the style of NumPyro's own examples go through ``localize`` as they are, or are refused with the right reason."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,7 @@ from numpyro.distributions import constraints
 from scipy import stats
 
 import robustly as rb
+from robustly.model.program.trace import run_program
 
 
 def eight_schools(J, sigma, y=None):
@@ -261,3 +264,13 @@ def test_nothing_leaks_into_the_callers_handlers(rng):
 
     trace = numpyro.handlers.trace(numpyro.handlers.seed(outer, jax.random.key(0))).get_trace()
     assert trace == {}
+
+
+def test_programs_that_several_threads_run_do_not_find_each_others_handlers():
+    y, sigma = SCHOOLS
+
+    def run(number):
+        return tuple(sorted(run_program(eight_schools, (8, sigma, y), {}, key=jax.random.key(number))))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(run, range(80))) == {("J", "mu", "obs", "tau", "theta")}

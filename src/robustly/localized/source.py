@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
@@ -146,7 +145,7 @@ class TailPass:
         self, theta: Any, data: Data, weight: np.ndarray, state: Any
     ) -> tuple[dict[str, Any], dict[str, Any], None]:
         program, arguments = self.model.program, self.model.arguments
-        with _one_program, double_precision():
+        with double_precision():
             found = self.model.closed_tails(with_data(program, arguments, data), len(data[0]))
         if found is None:
             raise ModelError(
@@ -154,10 +153,6 @@ class TailPass:
                 "fit.surprise."
             )
         return {}, {"tail": found}, None
-
-
-# NumPyro has one stack of handlers for all threads.
-_one_program = Lock()
 
 
 def _listed(leaf: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Collection, Mapping
 from functools import cache
+from threading import RLock
 from typing import Any
 
 import jax
@@ -21,6 +22,9 @@ from robustly.model.program.hyper import with_arguments
 
 Site = dict[str, Any]
 Trace = dict[str, Site]
+
+# NumPyro's stack of handlers is the whole process's: programs that two threads run, as those of a Dask worker, would find each other's.
+_one_at_a_time = RLock()
 
 ROWS = "(rows)"
 """What stands for the row plate where a program has none: rows then run along the leading axis of what is observed."""
@@ -135,7 +139,7 @@ def run_program(
     """
     program = OneRow(model, values or {}, swapped or {}, plate, draw, unobserved)
     seeded = handlers.seed(program, key) if key is not None else program
-    with numpyro.validation_enabled(False), handlers.block():
+    with _one_at_a_time, numpyro.validation_enabled(False), handlers.block():
         trace: Trace = handlers.trace(seeded).get_trace(*args, **kwargs)
     _split_trees(trace)
     if along:
