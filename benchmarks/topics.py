@@ -415,12 +415,13 @@ def nll_rows(found):
     for key, cells in in_order(found):
         columns = [[c[label]["nll"] for c in cells.values() if label in c] for label in MODELS]
         columns.insert(2, [c["plain"]["cache"] for c in cells.values() if "plain" in c])
-        gains = []
+        beyond_cache, beyond_others = [], []
         for c in cells.values():
             if {"robust", "plain"} <= set(c):
-                rivals = [c["plain"]["cache"], *(c[label]["nll"] for label in MODELS[1:] if label in c)]
-                gains.append(min(rivals) - c["robust"]["nll"])
-        yield [*key, *map(spread, columns), spread(gains), f"≥ {MARGIN[key[0]]}"]
+                others = min(c[label]["nll"] for label in MODELS[1:] if label in c)
+                beyond_others.append(others - c["robust"]["nll"])
+                beyond_cache.append(min(others, c["plain"]["cache"]) - c["robust"]["nll"])
+        yield [*key, *map(spread, columns), spread(beyond_cache), spread(beyond_others), f"≥ {MARGIN[key[0]]}"]
 
 
 def more_rows(found):
@@ -502,8 +503,9 @@ SECTIONS = (
             "with cache",
             "tomotopy",
             "scikit-learn",
-            "margin over the best",
-            "target",
+            "margin over the best, a cache among them",
+            "without one",
+            "target of the latter",
         ),
         nll_rows,
     ),
