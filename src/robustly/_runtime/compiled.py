@@ -23,8 +23,8 @@ def one_thread(function: Callable[..., Any], name: str | None = None, *, often: 
     Args:
         name: what tells the function from all others in any process (see :mod:`robustly._runtime.lasting`). The traced
             program is then kept for the processes to come.
-        often: whether a search spends its time here even over few rows, as where each is integrated at many points. LLVM's
-            first level then takes a third longer than none, and the program half the time.
+        often: whether a program is where the time goes even over few rows, as where each is integrated at many points, or for
+            every draw of a sampler. To compile it then takes a second longer, and the program a third of the time.
     """
     import jax
 
@@ -52,8 +52,9 @@ def quick_options(often: bool) -> dict[str, Any]:
     """How programs over few rows are compiled. XLA refuses options that a release does not know."""
     import jax
 
-    level = 1 if often and not jax.config.read("jax_disable_most_optimizations") else 0
-    options = {**OPTIONS, "xla_backend_optimization_level": level}
+    if often and not jax.config.read("jax_disable_most_optimizations"):
+        return {**OPTIONS, "xla_backend_optimization_level": 1}
+    options = {**OPTIONS, "xla_backend_optimization_level": 0}
     older = {"xla_cpu_use_fusion_emitters": False}
     try:
         jax.jit(lambda: 0, compiler_options=older)()

@@ -20,7 +20,7 @@ from robustly.approx import Approximation
 from robustly.fit.passes import weighed
 from robustly.fit.problem import Entering, EvidenceProblem
 from robustly.model.row import RowModel
-from robustly.rows.arrays import CHUNK, ArrayRows, pad
+from robustly.rows.arrays import CHUNK, SMALLEST, ArrayRows, pad
 from robustly.rows.store import Data
 
 if TYPE_CHECKING:
@@ -94,8 +94,9 @@ Densities = Callable[[np.ndarray], np.ndarray]
 
 def stack_chunks(problem: EvidenceProblem, rows: ArrayRows) -> Any:
     """All rows with their states as chunks along a leading axis."""
-    rows = rows.cut_into(min(rows.chunk, CHUNK))
     states = rows.states(problem.slot)
+    # Thousands of densities are asked for: rows that only fill up a chunk are paid for each time.
+    rows = rows.cut_into(min(rows.chunk, CHUNK, max(SMALLEST, 1 << (len(rows) - 1).bit_length())))
     if states is None:
         states = np.broadcast_to(*_shaped(problem.parts[1].start(problem.parts[0]), len(rows)))
     chunks = [(data, weight, pad(np.asarray(states[place]), len(weight))) for place, data, weight in rows.chunks()]
@@ -222,7 +223,7 @@ class Posterior:
         """Log likelihoods and priors of vectors, in batches of one size, so that one program serves any number of draws."""
         each = partial(integrated_log_density, *common, self.log_prior, single)
         run = self._kept(
-            (integrated_log_density, common[2], single), lambda: one_thread(jax.vmap(each, (0, None, None)))
+            (integrated_log_density, common[2], single), lambda: one_thread(jax.vmap(each, (0, None, None)), often=True)
         )
 
         def density(vectors: np.ndarray) -> np.ndarray:
