@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.linalg import lapack
 
-from robustly._runtime.threads import products_on_one_thread
+from robustly._runtime.threads import on_one_thread
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
 from robustly.model.wide_curvature import Curve, WideCurvature
@@ -308,6 +308,7 @@ def _newton(curve: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
     return unit * step, leap
 
 
+@on_one_thread
 def upward(curve: Curve, constrained: np.ndarray | None) -> np.ndarray | None:
     """A step of half a nat along the direction that curves upwards most; None where none does, or only from afar."""
     if len(curve) == 0 or (isinstance(curve, WideCurvature) and curve.has_top(RISING)):
@@ -315,9 +316,8 @@ def upward(curve: Curve, constrained: np.ndarray | None) -> np.ndarray | None:
     unit, matrix = _in_units(np.asarray(curve))
     shifted = matrix.copy()
     shifted[np.diag_indices_from(shifted)] += RISING
-    with products_on_one_thread():
-        if not lapack.dpotrf(shifted.T, overwrite_a=True)[1]:
-            return None
+    if not lapack.dpotrf(shifted.T, overwrite_a=True)[1]:
+        return None
     values, vectors = np.linalg.eigh(matrix)
     step = unit * vectors[:, 0] / np.sqrt(-values[0])
     return _capped(step, constrained, LEAP) if np.max(np.abs(step)) <= FAR else None
@@ -339,11 +339,11 @@ def _in_units(curve: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return unit, matrix if np.isfinite(matrix.sum()) else np.where(np.isfinite(matrix), matrix, 0.0)
 
 
+@on_one_thread
 def _solve(matrix: np.ndarray, slope: np.ndarray) -> tuple[np.ndarray, float]:
     """The step to the top of a quadratic picture, and how far it is trusted: less where the picture has no top."""
-    with products_on_one_thread():
-        # What LAPACK reads down columns lies along rows here: its upper half of the transpose is our lower half, in place.
-        factor, step, failed = lapack.dposv(matrix.T, slope, lower=0)
+    # What LAPACK reads down columns lies along rows here: its upper half of the transpose is our lower half, in place.
+    factor, step, failed = lapack.dposv(matrix.T, slope, lower=0)
     if not failed and factor.diagonal().min() > 1e-6:
         return step, LEAP
     values, vectors = np.linalg.eigh(matrix)

@@ -8,6 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
+from robustly._runtime.threads import on_one_thread
 from robustly.fit.newton import Watch
 from robustly.fit.outcome import Outcome, Stop
 from robustly.fit.problem import Found, Limit
@@ -90,6 +91,7 @@ def least_squares(problem: Regression) -> tuple[np.ndarray, np.ndarray, np.ndarr
     return u, rest, part.y, part.trials
 
 
+@on_one_thread
 def _judge_separation(found: Found) -> Found:
     """Says so when the best coefficients of a discrete response are infinite."""
     problem = found.problem

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from robustly._runtime.threads import on_one_thread
 from robustly.fit.newton import Watch
 from robustly.fit.outcome import Outcome
 from robustly.fit.problem import Found
@@ -225,6 +226,7 @@ def _word(core: Law) -> str:
     return f"{type(core.family).__name__} rows"
 
 
+@on_one_thread
 def _covariance(found: Found) -> np.ndarray:
     values, vectors = np.linalg.eigh(-finite_curve(found.optimum.curve))
     kept = values > 1e-10 * max(float(values.max(initial=0.0)), 1e-300)

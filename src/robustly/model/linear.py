@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime import numba_loops
-from robustly._runtime.threads import products_on_one_thread
+from robustly._runtime.threads import on_one_thread, products_on_one_thread
 from robustly.model import column_sums as loops
 from robustly.model.responses import Responses, different_responses
 from robustly.model.sparse_columns import SparseColumns, weighted_gram
@@ -226,7 +226,8 @@ class Design:
         if self.ridge > 0:
             return 1.0 / unit, None
         gram = np.where(nothing[:, None] | nothing, 0.0, self.spread_of_columns)
-        values, vectors = np.linalg.eigh(gram / unit[:, None] / unit)
+        with products_on_one_thread():
+            values, vectors = np.linalg.eigh(gram / unit[:, None] / unit)
         kept = values > ALIASED * max(values.max(initial=0.0), 1e-300)
         return vectors[:, kept] / np.sqrt(values[kept]) / unit[:, None], vectors[:, ~kept] / unit[:, None]
 
@@ -245,6 +246,7 @@ class Design:
         turn = self._coordinates[0]
         return (turn * slope.T).T if self.ridge > 0 else turn.T @ slope
 
+    @on_one_thread
     def in_coordinates(self, curve: np.ndarray) -> np.ndarray:
         """A curvature in the coefficients of shifted columns, in `u`."""
         turn = self._coordinates[0]
@@ -292,6 +294,7 @@ class Design:
         size = np.abs(null).max(axis=0, initial=0.0)
         return (np.abs(null) > 1e-6 * np.maximum(size, 1e-300)).any(axis=1)
 
+    @on_one_thread
     def turned(self, matrix: Any) -> np.ndarray:
         """Rows of the matrix in the coordinates `u`."""
         shifted, turn = self.shifted(matrix), self.to_shifted

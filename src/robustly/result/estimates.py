@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from robustly._runtime.threads import products_on_one_thread
+from robustly._runtime.threads import on_one_thread, products_on_one_thread
 from robustly.errors import IdentifiabilityWarning, ModelError, names
 
 KINDS = ("information", "sandwich", "cluster", "jackknife")
@@ -96,7 +96,8 @@ def inverse_information(curve: np.ndarray, labels: Sequence[str]) -> np.ndarray:
         inverse *= unit[:, None]
         inverse *= unit
         return inverse
-    values, vectors = np.linalg.eigh(scaled)
+    with products_on_one_thread():
+        values, vectors = np.linalg.eigh(scaled)
     if values.min() <= 1e-11 * max(values.max(), 1e-300):
         loose = np.abs(vectors[:, 0]) > 0.3
         which = names(np.asarray(labels)[loose]) if len(labels) == len(loose) else "some parameters"
@@ -122,15 +123,15 @@ def _beyond(curve: np.ndarray) -> np.ndarray:
     return np.full_like(curve, np.nan)
 
 
+@on_one_thread
 def inverse_if_sure(matrix: np.ndarray) -> np.ndarray | None:
     """The inverse of a positive definite matrix by its Cholesky factor; None where it has none, or loses digits."""
     from scipy.linalg import lapack
 
-    with products_on_one_thread():
-        factor, failed = lapack.dpotrf(matrix)
-        if failed or not lapack.dpocon(factor, np.abs(matrix).sum(axis=0).max())[0] > SURE:
-            return None
-        found = lapack.dpotri(factor, overwrite_c=True)[0]
+    factor, failed = lapack.dpotrf(matrix)
+    if failed or not lapack.dpocon(factor, np.abs(matrix).sum(axis=0).max())[0] > SURE:
+        return None
+    found = lapack.dpotri(factor, overwrite_c=True)[0]
     return np.triu(found) + np.triu(found, 1).T
 
 
