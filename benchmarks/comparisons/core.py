@@ -47,9 +47,9 @@ COMPARISONS = [
         rivals=("numpyro_nuts_program",),
         targets=(
             Target(
-                "≥ 20 × faster per effective sample of the spread than NUTS on `robust.program`, both compiled",
+                "≥ 25 × faster per effective sample of the spread than NUTS on `robust.program`, both compiled",
                 "warm_per_effective",
-                at_least=20,
+                at_least=25,
                 versus="numpyro_nuts_program",
             ),
         ),
