@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from robustly.result import jets
 from robustly.result.measurements import Measurements, Seen
 from robustly.rows.arrays import ArrayRows
 
@@ -36,3 +37,11 @@ def test_derivatives_of_every_law_are_those_of_its_value(scale):
         up, down = ([law.look(at + sign * step) for step in steps] for sign in (1.0, -1.0))
         np.testing.assert_allclose(slope, [(a[0] - b[0]) / 2e-5 for a, b in zip(up, down)], rtol=1e-6, atol=1e-7)
         np.testing.assert_allclose(curve, [(a[1] - b[1]) / 2e-5 for a, b in zip(up, down)], rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("value", [1e200, 1e-200])
+def test_logarithms_of_numbers_at_the_ends_of_floating_point_do_not_warn(value):
+    # Rows of 1e200 beside others gave a RuntimeWarning of NumPy's (inputs of the fuzzer, number 612).
+    found = jets.log(jets.numbers(1, value)[0])
+    np.testing.assert_allclose([found.value[0], found.slope[0, 0]], [np.log(value), 1.0 / value])
+    assert found.curve[0, 0, 0] == -((1.0 / value) ** 2 if value > 1 else np.inf)

@@ -67,7 +67,9 @@ def exp(x: Jet) -> Jet:
 
 
 def log(x: Jet) -> Jet:
-    return x.of(np.log(x.value), 1.0 / x.value, -1.0 / x.value**2)
+    slope = 1.0 / x.value
+    with np.errstate(over="ignore"):  # as in `of`
+        return x.of(np.log(x.value), slope, -(slope**2))
 
 
 def log1p(x: Jet) -> Jet:
