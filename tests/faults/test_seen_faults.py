@@ -79,6 +79,10 @@ REFUSED = {
     "a number for a site": (lambda: rb.localize(line_program, 1e7), "sites are named"),
     "chunks of no rows": (lambda: rb.localize(line_program, "precision").fit(X, Y, chunk=0), "chunk is a whole number"),
     "no steps": (lambda: rb.localize(line_program, "precision").fit(X, Y, max_steps=-1), "max_steps"),
+    "rows of 1e100 for a program": (
+        lambda: rb.localize(line_program, "precision").fit(X, np.full(24, 1e100)),
+        "has no finite evidence",
+    ),
     "counts of 1e18": (lambda: rb.LDA(2).fit(with_value(np.abs(X) // 1, 1e18)), "more than 1e"),
     "alpha of 1e300": (lambda: rb.LDA(2, alpha=1e300).fit(np.abs(X) // 0.1), "alpha is 1e[+]300"),
     "alpha of 1e-300": (lambda: rb.RobustLDA(2, alpha=1e-300).fit(np.abs(X) // 0.1), "lets no document use any topic"),

@@ -39,6 +39,8 @@ CONTAMINATED = "two parts"
 NO_SHARE = "no share of rows that do not belong does better than none, so the prior has one part."
 # A parameter that runs off for a smaller gain than this (in nats) has reached its limit.
 NEGLIGIBLE = 1e-6
+# Nats a row, beyond which an objective is looked at once more: rows of 1e100 have them, and those that are only far off have not.
+ABSURD = 1e12
 
 
 def fit_program(
@@ -76,7 +78,10 @@ def fit_program(
         notes = (*notes, f"the program was run on all rows at once, as one row does not do: {program.reason}")
     source = _source(found, rows, program, arguments, owner, groups)
     source.judged = judged
-    return _of_groups(row_fit(found, rows, source, source.model, notes=notes), groups)
+    fit = row_fit(found, rows, source, source.model, notes=notes)
+    if abs(found.value) > ABSURD * len(rows):
+        _refuse_rounded_away(fit.evidence)
+    return _of_groups(fit, groups)
 
 
 def _source(
@@ -157,6 +162,17 @@ class ProgramProblem(RowProblem):
         if not which.any() and kind in ("stalled", "max_steps"):
             which = endless(self, found.optimum)
         return found.with_outcome("unbounded", watched.unbounded(which).text) if which.any() else found
+
+
+def _refuse_rounded_away(evidence: np.ndarray) -> None:
+    """Rows that a search seemed to come to terms with, at values where nothing but rounding is left of them."""
+    bad = np.flatnonzero(~np.isfinite(evidence))
+    if bad.size:
+        more = f" and {bad.size - 1} more" if bad.size > 1 else ""
+        raise FitError(
+            f"row {bad[0]}{more} has no finite evidence ({evidence[bad[0]]}) where the search ended. Look for extreme or impossible values "
+            "there, or give the data in larger units."
+        )
 
 
 def _can_degenerate(program: Program) -> bool:
