@@ -28,7 +28,7 @@ GROWTH = """## How the time grows
 
 CPU seconds of a fit of counts once everything is compiled, matrix products on one thread (`benchmarks/growth.py`): robust here, plain in
 glum, statsmodels and scikit-learn, mixed models with a value by row in glmmTMB and lme4. `loc` is the log of the rate: at 7, counts
-are in the thousands and hardly two rows are alike. Where a program has no number, a fit of the size before took longer than half a minute.
+are in the thousands and hardly two rows are alike. Where a program has no number, it was not given that size.
 
 ![CPU seconds over rows, columns and sizes of counts](growth.svg)"""
 
