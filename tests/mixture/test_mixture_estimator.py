@@ -1,5 +1,7 @@
 """What a user meets: scikit-learn's contract, hard data, kind errors, files, draws, outliers."""
 
+import copy
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -229,3 +231,19 @@ def test_outliers_of_new_rows_and_by_level(rng):
         model.outliers(fdr=0.1, level=0.1)
     with pytest.raises(rb.ModelError, match="level is a probability"):
         model.outliers(level=2.0)
+
+
+def test_fitted_rows_are_judged_when_asked_as_new_rows_would_be(rng):
+    X = np.concatenate([rng.normal(size=(200, 2)), rng.uniform(-30, 30, (10, 2))])
+    model = rb.RobustGaussianMixture(1, random_state=0).fit(X)
+    assert "tail_probabilities_" not in vars(model)
+    sent = copy.deepcopy(model)  # goes with its answers and without the rows
+    assert not any(value is X or getattr(value, "shape", None) == X.shape for value in vars(sent).values())
+    np.testing.assert_array_equal(sent.outlier_probabilities_, model.outlier_probability(X))
+    np.testing.assert_array_equal(model.tail_probabilities_, model.tail_probabilities(X))
+    np.testing.assert_array_equal(model.surprise_, model.surprise(X))
+    # A second fit forgets the first one's rows.
+    model.fit(X[:150])
+    assert len(model.surprise_) == 150
+    with pytest.raises(AttributeError, match="no attribute 'surprise_'"):
+        _ = rb.RobustGaussianMixture().surprise_

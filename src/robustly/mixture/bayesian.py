@@ -140,7 +140,7 @@ class BayesianRobustGaussianMixture(FittedMixture):
         self.mean_precision_, self.degrees_of_freedom_ = held.mean_precision, held.shape_dof
         self.lower_bound_, self.history_ = best.bound, best.history
         self.converged_, self.n_iter_ = best.converged, len(best.history)
-        self._judge(rows)
+        self._leave_unjudged(rows)
         if not best.converged and self.tol > 0 and self.max_iter > 0:
             warnings.warn(
                 f"max_iter: {self.max_iter} steps were not enough; the bound per row still moved by more than "

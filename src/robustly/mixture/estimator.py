@@ -104,7 +104,9 @@ class RobustGaussianMixture(FittedMixture):
             return self._fit(rows)
         anywhere = rows if isinstance(rows, Rows) else as_rows(rows)
         with checkpointed(anywhere, checkpoint, f"{type(self).__name__}: {self.get_params()}") as kept:
-            return self._fit(kept)
+            self._fit(kept)
+        self._leave_unjudged(anywhere)
+        return self
 
     def _fit(self, rows: np.ndarray | Rows) -> Any:
         if len(rows) < self.n_components:
@@ -144,7 +146,7 @@ class RobustGaussianMixture(FittedMixture):
         self.covariances_, self.precisions_cholesky_ = found.covariances, found.factors
         self.lower_bound_, self.history_ = best.log_likelihood, best.history
         self.converged_, self.n_iter_ = best.converged, best.steps
-        self._judge(rows)
+        self._leave_unjudged(rows)
         if not best.converged and self.tol > 0 and self.max_iter > 0:
             moved = abs(best.history[-1] - best.history[-2]) if best.steps > 1 else np.inf
             warnings.warn(

@@ -13,6 +13,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from robustly._runtime.estimator import with_parameters
+from robustly._runtime.threads import on_one_thread
 from robustly.errors import DataError, ModelError, PersistError
 from robustly.fit.t_rows import (
     BlockPass,
@@ -36,6 +37,9 @@ from robustly.rows.anywhere import as_stored, rows_from
 from robustly.rows.labels import as_numbers
 from robustly.rows.store import Data, Rows
 from robustly.rows.stored import Layout, Stored
+
+# What is known of the fitted rows. It takes a third of a fit of twenty steps, so it is found when first asked for.
+OF_FITTED_ROWS = ("core_spread_", "wide_", "surprise_", "tail_probabilities_", "outlier_probabilities_")
 
 
 @with_parameters
@@ -182,9 +186,28 @@ class FittedMixture(DensityMixin, BaseEstimator):
     def _check_fitted(self) -> None:
         check_is_fitted(self, "weights_")
 
-    def _judge(self, X: np.ndarray | Rows) -> None:
-        """Set what is known of the fitted rows: their surprise, the cores, the probabilities of not belonging."""
-        kernel = self._kernel()
+    def __getattr__(self, name: str) -> Any:
+        if name in OF_FITTED_ROWS and "_fitted_rows" in vars(self):
+            self._judge_fitted_rows()
+            return vars(self)[name]
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def __getstate__(self) -> Any:
+        self._judge_fitted_rows()  # what goes elsewhere holds the answers, not the rows
+        return super().__getstate__()
+
+    def _leave_unjudged(self, rows: np.ndarray | Rows) -> None:
+        """Forget what was known of the rows of an earlier fit; these are judged when somebody asks."""
+        for name in OF_FITTED_ROWS:
+            self.__dict__.pop(name, None)
+        self._fitted_rows = rows
+
+    @on_one_thread
+    def _judge_fitted_rows(self) -> None:
+        """Set what is known of the fitted rows, unless it is: their surprise, the cores, the probabilities of not belonging."""
+        if "_fitted_rows" not in vars(self):
+            return
+        X, kernel = self._fitted_rows, self._kernel()
         some = (X if isinstance(X, Rows) else as_rows(X)).sample(MOST_ROWS, 0)
         seen = in_blocks(some, kernel).map(BlockPass(_block_distances), (kernel, None)).by_unit
         distance, known = seen["distance"], np.full(len(some), kernel.means.shape[1])
@@ -194,6 +217,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
         judged = self._judged(X)
         self.surprise_ = -judged["evidence"]
         self.tail_probabilities_, self.outlier_probabilities_ = judged["tail"], judged["probability"]
+        del self._fitted_rows
 
     def _judged(self, X: np.ndarray | Rows) -> Any:
         """Evidence, tail probability and probability of not belonging, by row."""
@@ -205,6 +229,7 @@ class FittedMixture(DensityMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Keep the fitted mixture in one file without code in it; ``rb.load(path)`` gives it back."""
         self._check_fitted()
+        self._judge_fitted_rows()
         parameters = {}
         for name, value in self.get_params(deep=False).items():
             if name == "random_state" and not isinstance(value, int | None):
