@@ -338,6 +338,35 @@ def test_known_groups_are_predicted_by_their_effects_and_new_ones_by_the_law(cbp
         herds.predictive(cbpp.assign(herd="another"), groups="known")
 
 
+@pytest.mark.parametrize("law", ["normal", "student_t", "laplace"])
+def test_rows_of_new_groups_are_predicted_where_a_row_says_much_more_than_the_law_of_groups(law, rng):
+    group = np.repeat(np.arange(12), 3)
+    log_rate = 9.0 + rng.normal(size=12)
+    frame = pd.DataFrame({"y": rng.poisson(np.exp(log_rate[group])), "g": group})
+    fit = rb.glm("y ~ 1 + (1 | g)", frame, family="poisson", local=None, group_law=law)
+    new = fit.predictive(frame[:5].assign(g=-1))
+    centre, scale, *dof = fit.estimates
+    standard = {
+        "normal": stats.norm,
+        "student_t": lambda: stats.t(*dof) if dof else stats.norm(),
+        "laplace": stats.laplace,
+    }[law]()
+    own = np.exp(np.minimum(centre + scale * standard.ppf((np.arange(400_000) + 0.5) / 400_000), 700.0))
+    y = np.round(np.exp(centre + scale * np.array([-1.5, -0.5, 0.01, 0.6, 1.7])))
+    assert new.cdf(y) == pytest.approx([stats.poisson.cdf(count, own).mean() for count in y], abs=2e-6)
+    assert new.log_prob(y) == pytest.approx([np.log(stats.poisson.pmf(count, own).mean()) for count in y], abs=1e-5)
+
+
+def test_measurements_of_new_groups_have_the_closed_form_however_small_their_error(rng):
+    group = np.repeat(np.arange(12), 3)
+    frame = pd.DataFrame({"y": rng.normal(size=12)[group] + 1e-4 * rng.normal(size=36), "g": group})
+    fit = rb.glm("y ~ 1 + (1 | g)", frame, family="normal", local=None)
+    new = fit.predictive(frame[:3].assign(g=-1))
+    law = stats.norm(new.mean, new.sd)
+    assert new.cdf(frame["y"][:3]) == pytest.approx(law.cdf(frame["y"][:3]), abs=1e-7)
+    assert new.quantile(0.9) == pytest.approx(law.ppf(0.9), abs=1e-6)
+
+
 def test_a_file_brings_everything_back(cbpp, herds, tmp_path):
     herds.save(tmp_path / "herds.robustly")
     read = rb.load(tmp_path / "herds.robustly")

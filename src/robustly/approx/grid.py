@@ -152,10 +152,16 @@ def level_points(joint: Density, mode: Array, curve: Array, log_half_widths: Arr
     return u[:, None], jnp.where(jnp.isfinite(heights), heights + jnp.log(length * level_step(count)), -jnp.inf)
 
 
+def peak_width(joint: Density, mode: Array) -> Array:
+    """How wide a density on the line is at its mode, by the curvature there; one where it has none."""
+    _, _, curve = look(joint, mode)
+    return 1.0 / jnp.sqrt(jnp.where(-curve[0, 0] > 1e-12, -curve[0, 0], 1.0))
+
+
 def line_points(joint: Density, mode: Array, count: int) -> tuple[Any, Any]:
     """Fine points of a density on the line, given only its mode."""
     _, _, curve = look(joint, mode)
-    half = -0.5 * jnp.log(jnp.where(-curve[0, 0] > 1e-12, -curve[0, 0], 1.0)) + np.log(ENDS)
+    half = jnp.log(ENDS * peak_width(joint, mode))
     log_half_widths = find_half_widths(joint, mode, jnp.stack([half, half]))
     return level_points(joint, mode, curve[0, 0], log_half_widths, count)
 

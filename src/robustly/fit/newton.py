@@ -258,7 +258,8 @@ class Newton:
         noise = 1e-13 * max(1.0, abs(self.value))
         expected = float(self.slope @ step)
         length, tries = 1.0, 1 if final else SHORTENINGS
-        while tries > 0 and length > SHORTEST:
+        # A cut step that promises no more than rounding could not be told from standing still, and would be taken for ever.
+        while tries > 0 and length > SHORTEST and (length == 1.0 or length * expected > noise):
             ahead = self.x + length * step
             look = self._look(ahead, effort)
             self._note(look.value, np.nan, float(np.max(np.abs(length * step), initial=0.0)))

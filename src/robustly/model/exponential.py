@@ -134,8 +134,10 @@ class GammaFamily(PriorFamily):
         return jnp.concatenate([level, of_log, of_value / flat])
 
     def unit_near(self, unit: Array, coefficients: Array) -> Array:
-        pull = jnp.abs(jnp.reshape(self._halves(coefficients[1:])[1], self.shape))
-        return unit / (1.0 + jnp.where(jnp.isfinite(pull), pull, 0.0) * unit)
+        # The posterior's mean under a prior of shape one: (1 + s) / (1 / unit + r).
+        shape, rate = (jnp.reshape(half, self.shape) for half in self._halves(coefficients[1:]))
+        pull, lift = (jnp.where(jnp.isfinite(part), jnp.maximum(part, 0.0), 0.0) for part in (-rate, shape))
+        return unit * (1.0 + lift) / (1.0 + pull * unit)
 
 
 class InverseGammaFamily(GammaFamily):
