@@ -170,6 +170,28 @@ def test_localized_means_are_normal_means(rng):
     assert fit.hyperparameters["mu"]["scale"] == pytest.approx(np.exp(best.x[1]), rel=1e-5)
 
 
+@pytest.mark.parametrize("far", [0.0, 1e3, 1e6])
+def test_means_far_from_zero_keep_their_digits(far):
+    """Squares of 10⁸ standard errors leave no digits for what rows differ in; counted from the prior's centre they do."""
+
+    def precise(error, y=None):
+        own = numpyro.sample("own", dist.Normal(0.0, 1.0))
+        with numpyro.plate("data", error.shape[0]):
+            numpyro.sample("y", dist.Normal(own, error), obs=y)
+
+    rng = np.random.default_rng(0)
+    error = 0.01 * np.exp(0.3 * rng.normal(size=60))
+    y = far + np.round(rng.normal(size=60), 3)
+    fit = rb.localize(precise, "own").fit(error, y)
+    loc, scale = fit.hyperparameters["own"].values()
+    assert fit.approximation == "Exact()"
+    np.testing.assert_allclose(fit.evidence, stats.norm(loc, np.hypot(scale, error)).logpdf(y), atol=1e-4)
+    assert scale == pytest.approx(np.sqrt(np.mean((y - np.mean(y)) ** 2)), rel=1e-3)
+    share = scale**2 / (scale**2 + error**2)
+    np.testing.assert_allclose(fit.posterior().mean, loc + share * (y - loc), atol=1e-6)
+    np.testing.assert_allclose(fit.posterior().sd, np.sqrt(share) * error, rtol=1e-6)
+
+
 def poisson(x, y=None):
     w = numpyro.sample("w", dist.ImproperUniform(dist.constraints.real_vector, (), event_shape=(x.shape[1],)))
     b = numpyro.sample("b", dist.Normal(0.0, 1.0))

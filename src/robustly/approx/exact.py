@@ -51,16 +51,18 @@ class Exact(Enumerating):
             return model.closed(theta, row)
         if model.conjugacy is None:
             return model.log_density(None, theta, row, z)
-        level, natural = model.conjugacy.level_and_natural(theta, row, z)
+        level, natural = model.conjugacy.level_and_natural(theta, row, z, model.conjugacy.origin(theta, row))
         return level + model.conjugacy.log_normalizer(natural)
 
     def _expected(self, model: RowModel, vector: Array, at: Array, row: Row, z: Latent, state: Array) -> Array:
         theta = model.parameters.natural(vector)
         if model.conjugacy is None:
             return model.log_density(None, theta, row, z)
-        _, then = model.conjugacy.level_and_natural(model.parameters.natural(at), row, z)
+        before = model.parameters.natural(at)
+        origin = model.conjugacy.origin(before, row)
+        _, then = model.conjugacy.level_and_natural(before, row, z, origin)
         statistics = lax.stop_gradient(jax.grad(model.conjugacy.log_normalizer)(then))
-        level, now = model.conjugacy.level_and_natural(theta, row, z)
+        level, now = model.conjugacy.level_and_natural(theta, row, z, origin)
         return level + sum(jnp.sum(a * b) for a, b in zip(jax.tree.leaves(now), jax.tree.leaves(statistics)))
 
     def _points(self, model: RowModel, theta: Theta, row: Row, z: Latent, state: Array) -> tuple[Any, Any]:

@@ -44,7 +44,10 @@ class StatedConjugacy:
     pair: PairDefinition
     columns: tuple[str, ...]
 
-    def level_and_natural(self, theta: Theta, row: Any, z: Array = None) -> tuple[Any, Any]:
+    def origin(self, theta: Theta, row: Any) -> None:
+        """Pairs count values from zero."""
+
+    def level_and_natural(self, theta: Theta, row: Any, z: Array = None, origin: None = None) -> tuple[Any, Any]:
         """log p(row, local) is ``level + natural · T(local)`` and the prior's base measure."""
         named = dict(zip(self.columns, row))
         eta = tuple(jnp.asarray(part, dtype=float) for part in self.pair.natural(theta, named))

@@ -267,15 +267,23 @@ class Passes:
         conjugacy = self.model.conjugacy
         assert conjugacy is not None
         place = self.model.parameters
-        natural = one_thread(
-            lambda vector, data: jax.vmap(lambda row: conjugacy.level_and_natural(place.natural(vector), row)[1])(data)
-        )
+
+        def one(vector: Array, row: Row) -> tuple[Any, Any]:
+            """A row's natural parameters, and from where its values are counted."""
+            theta = place.natural(vector)
+            origin = conjugacy.origin(theta, row)
+            _, natural = conjugacy.level_and_natural(theta, row, None, origin)
+            return natural, jnp.zeros(1) if origin is None else jnp.ravel(origin)
+
+        found = one_thread(lambda vector, data: jax.vmap(lambda row: one(vector, row))(data))
 
         def run(theta: Any, data: Data, weight: Array, state: Array) -> Chunk:
             vector, levels = theta
-            law = conjugacy.blocks[0].family.marginals(np.asarray(natural(vector, data)))
+            natural, origin = (np.asarray(part) for part in found(vector, data))
+            law = conjugacy.blocks[0].family.marginals(natural)
             quantile = np.stack([law.ppf(level) for level in np.asarray(levels)], axis=-1)
-            return {}, {"mean": law.mean(), "sd": law.std(), "quantile": quantile}, state
+            placed = {"mean": law.mean() + origin, "sd": law.std(), "quantile": quantile + origin[..., None]}
+            return {}, placed, state
 
         return ChunkPass(run, lambda theta, data, count: self.begin(count), (getattr, (self, "posteriors")))
 

@@ -75,25 +75,42 @@ class Conjugacy:
         each = _priors(self.model, theta, row)
         return [block.natural(each) for block in self.blocks]
 
-    def level_and_natural(self, theta: Theta, row: Row, z: Array | None = None) -> tuple[Any, Any]:
-        """Of a local with a single part: log p(row, local) is ``level + natural · T(local)`` and its base measure."""
-        found = self.tensor(theta, row, z)
+    def origin(self, theta: Theta, row: Row) -> Any:
+        """Of a local with a single part: from where its values are counted, held fixed; None for zero.
+
+        A squared distance of 1e6 from zero, in units of .01, has no digits left for what a row differs from the next.
+        """
+        [block] = self.blocks
+        return jax.lax.stop_gradient(block.family.centre(core(_priors(self.model, theta, row)[block.name])[0]))
+
+    def level_and_natural(
+        self, theta: Theta, row: Row, z: Array | None = None, origin: Array | None = None
+    ) -> tuple[Any, Any]:
+        """Of a local with a single part: log p(row, local) is ``level + natural · T(local − origin)`` and its base measure."""
+        found = self.tensor(theta, row, z, origin)
         return found[0], found[1:]
 
     def log_normalizer(self, natural: Array) -> Array:
         """Of a local with a single part."""
         return self.blocks[0].family.log_normalizer(natural)
 
-    def tensor(self, theta: Theta, row: Row, z: Array | None = None) -> Any:
-        """C, with one axis of length 1 + statistics for each part; its first entry is −∞ where z is impossible."""
+    def tensor(self, theta: Theta, row: Row, z: Array | None = None, origin: Array | None = None) -> Any:
+        """C, with one axis of length 1 + statistics for each part; its first entry is −∞ where z is impossible.
+
+        The values of a single part may be counted from an `origin`.
+        """
         names = [block.name for block in self.blocks]
         weigh = _weight_of(self.model, self.tied)
         priors = _priors(self.model, theta, row)
+        if origin is not None:
+            [block] = self.blocks
+            priors = {block.name: block.family.moved(core(priors[block.name])[0], origin)}
         units = [block.unit(priors) for block in self.blocks]
 
         def grid(values: tuple[Any, ...]) -> Array:
             if len(values) == len(names):
-                return weigh(dict(zip(names, values)), theta, row, z)
+                placed = values if origin is None else (values[0] + origin,)
+                return weigh(dict(zip(names, placed)), theta, row, z)
             places = jnp.asarray(self.blocks[len(values)].points) * units[len(values)]
             return jax.vmap(lambda value: grid((*values, value)))(places)
 

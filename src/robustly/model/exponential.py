@@ -47,6 +47,14 @@ class PriorFamily(ABC):
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
         """Values at which something is tried, for a prior of unit size."""
 
+    def centre(self, prior: Distribution) -> Array | None:
+        """Where values of this prior lie, if the family holds at any other origin, too; counted from there they keep their digits."""
+        return None
+
+    def moved(self, prior: Distribution, by: Array) -> Distribution:
+        """The prior of values counted from `by`."""
+        return prior
+
     def unit(self, prior: Distribution) -> Array:
         """The size of each entry under this prior; one where the support sets the size."""
         return jnp.ones(self.shape)
@@ -90,6 +98,12 @@ class NormalFamily(PriorFamily):
 
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return rng.normal(size=(count, *self.shape))
+
+    def centre(self, prior: Distribution) -> Array:
+        return jnp.broadcast_to(prior.loc, self.shape)
+
+    def moved(self, prior: Distribution, by: Array) -> Distribution:
+        return dist.Normal(prior.loc - by, prior.scale)
 
     def unit(self, prior: Distribution) -> Array:
         return _sized(jnp.hypot(prior.loc, prior.scale), self.shape)
@@ -271,6 +285,14 @@ class MultivariateNormalFamily(PriorFamily):
 
     def probes(self, rng: np.random.Generator, count: int) -> np.ndarray:
         return rng.normal(size=(count, *self.shape))
+
+    def centre(self, prior: Distribution) -> Array:
+        return jnp.broadcast_to(prior.loc, self.shape)
+
+    def moved(self, prior: Distribution, by: Array) -> Distribution:
+        if type(prior) is dist.Normal:
+            return dist.Normal(prior.loc - by, prior.scale)
+        return dist.MultivariateNormal(prior.loc - by, scale_tril=prior.scale_tril)
 
     def unit(self, prior: Distribution) -> Array:
         return _sized(jnp.sqrt(prior.mean**2 + prior.variance), self.shape)
