@@ -11,6 +11,7 @@ from scipy import stats
 
 import robustly as rb
 from robustly.errors import DataError, ModelError
+from robustly.glm.profile import critical_root
 
 RIGHT = "x1 + x2 + C(town)"
 
@@ -188,6 +189,29 @@ def test_a_profile_interval_reaches_the_edge_where_the_data_allow_it(data):
     assert fit.test("dof = inf").pvalue > 0.05
     assert 1 < low < fit.dof
     assert high == np.inf
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.3, 1.0, 1.7, 2.5])
+def test_a_ratio_beside_a_limit_is_refused_as_often_as_asked(apart):
+    """An estimate that would lie beyond the limit is the limit; with 400 000 draws five standard errors are .0017."""
+    z = np.random.default_rng(0).normal(size=400_000)
+    ratio = np.where(z > -apart, z**2, -2 * apart * z - apart**2)
+    assert np.mean(ratio <= critical_root(0.95, apart) ** 2) == pytest.approx(0.95, abs=0.0017)
+
+
+def test_the_interval_of_a_spread_ends_at_zero_where_the_likelihood_ratio_test_says_so():
+    rng = np.random.default_rng(3)
+    seen = set()
+    for _ in range(12):
+        x = rng.normal(size=150)
+        frame = pd.DataFrame({"x": x, "y": rng.poisson(np.exp(1 + 0.3 * x + 0.18 * rng.normal(size=150)))})
+        fit = rb.glm("y ~ x", frame, family="poisson")
+        low, high = fit.profile_interval("spread")
+        holds_zero = fit.test("spread = 0").pvalue > 0.05
+        assert (low == 0) == holds_zero
+        assert high > fit.hyperparameters.get("spread", 0.0) if holds_zero else low > 0
+        seen.add(holds_zero)
+    assert seen == {True, False}
 
 
 def test_small_samples_have_intervals_of_students_t(data):

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FARTHEST = 300.0
 # First steps along a profile, on the scale that is searched.
 SHORTEST_STEP, LONGEST_STEP = 0.05, 0.5
+# Where the model at the limit is so many times the fall of an interval's ends below the top, neither end is near the limit.
+FAR_FROM_LIMIT = 8.0
 
 
 def profile_spread(design: Design, plan: Plan, values: Sequence[float]) -> pd.DataFrame:
@@ -58,13 +60,16 @@ def near_profile(found: Found, spread: float) -> float:
 
 
 def profile_interval(found: Found, plan: Plan, name: str, level: float) -> tuple[float, float]:
-    """Values of a coefficient or shared number at which the profile is less than half a chi-squared quantile below its top."""
-    from scipy.special import chdtri
+    """Values of a coefficient or shared number that a likelihood-ratio test does not refuse.
+
+    Half a chi-squared quantile below the profile's top, less where a limit of the number is near (:func:`critical_root`).
+    """
+    from scipy.special import ndtri
 
     problem = found.problem
     assert isinstance(problem, Regression)
     design, law = problem.design, problem.plan.law
-    drop = 0.5 * float(chdtri(1, 1.0 - level))
+    drop = 0.5 * float(ndtri(0.5 + 0.5 * level)) ** 2
     if name in design.terms:
         place = design.terms.index(name)
         if design.aliased[place]:
@@ -80,8 +85,8 @@ def profile_interval(found: Found, plan: Plan, name: str, level: float) -> tuple
         )
         best = float(design.coefficients_of(found.vector[: design.size])[place])
         held = replace(problem.plan, known=None)
-        value = lambda at: fit_held(design, held, place, at).value
-        return tuple(_profile_end(value, best, side * error, found.value - drop) for side in (-1.0, 1.0))  # type: ignore[return-value]
+        over = lambda at: fit_held(design, held, place, at).value - (found.value - drop)
+        return tuple(_profile_end(over, best, side * error) for side in (-1.0, 1.0))  # type: ignore[return-value]
     if name not in plan.law.names:
         raise ModelError(
             f'there is no estimate "{name}" to profile; there are {", ".join([*design.terms, *plan.law.names])}.'
@@ -91,12 +96,23 @@ def profile_interval(found: Found, plan: Plan, name: str, level: float) -> tuple
     limit = plan.law.limits.get(name)
     plain = fit_classical(design, Plan(Classical(law.family), stop=plan.stop)).value if limit is not None else -np.inf
     top = max(found.value, plain)
-    value = lambda free: (
-        fit_law(
-            design,
-            replace(plan, held={**plan.held, name: float(plan.law.natural(name, free))}, hyperprior=None, known=None),
-        ).value
-    )
+
+    @cache
+    def value(free: float) -> float:
+        held = {**plan.held, name: float(plan.law.natural(name, free))}
+        return fit_law(design, replace(plan, held=held, hyperprior=None, known=None)).value
+
+    def above(free: float) -> float:
+        """The profile over what a test at this level asks of it."""
+        if limit is None or 2.0 * (top - plain) > FAR_FROM_LIMIT * drop:
+            return value(free) - (top - drop)
+        return value(free) - (top - 0.5 * critical_root(level, _apart(free)) ** 2)
+
+    def _apart(free: float) -> float:
+        """How many standard errors a value is from the limit: by the curvature of the profile between the two."""
+        half = plan.law.free(name, float(_halfway(name, limit, plan.law.natural(name, free))))
+        return float(np.sqrt(max(4.0 * (2.0 * value(half) - plain - value(free)), 0.0)))
+
     at_limit = name not in law.names
     nearly = plan.law.free(name, 0.01 if limit == 0.0 else 1000.0)
     start, step = nearly, LONGEST_STEP
@@ -109,11 +125,36 @@ def profile_interval(found: Found, plan: Plan, name: str, level: float) -> tuple
     ends = []
     for side in (-1.0, 1.0):
         towards_limit = limit is not None and (side < 0) == (limit == 0.0)
-        if towards_limit and plain >= top - drop:
+        if towards_limit and plain >= top - 0.5 * critical_root(level, 0.0) ** 2:
             ends.append(float(limit))  # type: ignore[arg-type]
         else:
-            ends.append(float(plan.law.natural(name, _profile_end(value, start, step * side, top - drop, FARTHEST))))
+            ends.append(float(plan.law.natural(name, _profile_end(above, start, step * side, FARTHEST))))
     return ends[0], ends[1]
+
+
+def critical_root(level: float, apart: float) -> float:
+    """The root of a likelihood ratio that holds with probability `level` where the truth is `apart` standard errors from its limit.
+
+    An estimate that would lie beyond the limit is the limit, so that the ratio is a mixture: of 0 and a chi-squared at the limit
+    (Self & Liang 1987), an ordinary chi-squared from about two standard errors on. With z normal it is z² where z > −c, and −2cz − c²
+    otherwise.
+    """
+    from scipy.optimize import brentq
+    from scipy.special import ndtr, ndtri
+
+    least, most = float(ndtri(level)), float(ndtri(0.5 + 0.5 * level))
+    if apart >= most:
+        return most
+    apart = max(apart, 1e-9)
+    held = lambda root: float(ndtr(root) - ndtr(-(root**2 + apart**2) / (2.0 * apart))) - level
+    return float(brentq(held, least - 1e-9, most + 1e-9, xtol=1e-10))
+
+
+def _halfway(name: str, limit: float | None, value: float) -> float:
+    """Half as far from the limit, where the likelihood is smooth there: in a spread's square, a dof's inverse, a share."""
+    if limit == np.inf:
+        return 2.0 * value
+    return value / np.sqrt(2.0) if name == "spread" else 0.5 * value
 
 
 def fit_held(design: Design, plan: Plan, place: int, value: float) -> Found:
@@ -139,16 +180,14 @@ def _free_covariance(found: Found) -> np.ndarray:
     return np.linalg.pinv(-found.optimum.curve)
 
 
-def _profile_end(
-    value: Callable[[float], float], best: float, step: float, wanted: float, farthest: float = np.inf
-) -> float:
-    """Where a profile falls to `wanted`, going from its top by steps that grow; infinite beyond `farthest`."""
+def _profile_end(above: Callable[[float], float], best: float, step: float, farthest: float = np.inf) -> float:
+    """Where a profile falls below what is asked of it, going from its top by steps that grow; infinite beyond `farthest`."""
     from scipy.optimize import brentq
 
-    value = cache(value)
+    above = cache(above)
 
     for _ in range(20):
-        if value(best) >= wanted:
+        if above(best) >= 0:
             break
         best -= 8.0 * step  # The top lies at the limit, and the start is beyond the end already.
     else:
@@ -157,7 +196,7 @@ def _profile_end(
     for _ in range(30):
         if abs(outer) > farthest:
             break
-        if value(outer) < wanted:
-            return float(brentq(lambda at: value(at) - wanted, inner, outer, xtol=1e-5 * abs(step), rtol=1e-10))
+        if above(outer) < 0:
+            return float(brentq(above, inner, outer, xtol=1e-5 * abs(step), rtol=1e-10))
         inner, outer = outer, outer + 2.0 * (outer - best)
     return float(np.sign(step) * np.inf)
