@@ -202,8 +202,8 @@ class InferenceQuestions(FittedNumbers):
     def profile_interval(self, name: str, level: float = 0.95) -> tuple[float, float]:
         """The values of an estimate at which the log likelihood, at its best over all else, is less than ½ χ² below its top.
 
-        Of a number near its edge (a spread near 0) it holds the truth more often than `level` says: twice the log likelihood ratio
-        follows a mixture of 0 and a χ² law there (χ̄²), whose quantiles are smaller.
+        Of a number near its limit (a spread near 0) twice the log likelihood ratio follows a mixture of 0 and a χ² law (χ̄²), whose
+        quantile takes the place of the χ² one's: the interval holds the limit where the likelihood-ratio test does not refuse it.
         """
         check_level(level)
         return self.need_source("a profile interval").profile_interval(name, level)
