@@ -22,8 +22,6 @@ from robustly.fit.problem import EvidenceProblem, Found
 # Above this many rows the search first runs on a sample; the full rows then need only a few passes.
 MANY_ROWS = 30_000
 SHARE, FEWEST, MOST = 8, 8192, 1 << 17
-# The fit of a sample is a start: closer than this (in nats) to its top is far closer than it is to that of all rows.
-SAMPLE_RTOL = 1e-3
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -70,6 +68,6 @@ def _fit_of_sample(problem: EvidenceProblem, stop: Stop) -> Found | None:
     sample = problem.rows.sample(min(max(len(problem.rows) // SHARE, FEWEST), MOST), 0)
     if not np.any(sample.weight > 0):
         return None
-    found = search(problem.on(sample), Stop(max(stop.rtol, SAMPLE_RTOL), stop.max_steps))
+    found = search(problem.on(sample), stop.of_start)
     give_back()
     return found if found.outcome.converged and np.all(np.isfinite(found.vector)) else None

@@ -131,6 +131,9 @@ class ArrayRows(Rows):
         self, chunk_pass: Pass, theta: Any, states: np.ndarray | None, keeps_state: bool, whole: dict[str, np.ndarray]
     ) -> Iterator[Sums]:
         """The sums of every chunk in the order of the rows; values by unit, and states as "", go to `whole`."""
+        if self.padded and getattr(chunk_pass, "takes_any_size", False):
+            yield from self.unpadded._chunk_sums(chunk_pass, theta, states, keeps_state, whole)
+            return
         places = list(self.places())
         making_room = Lock()
 
@@ -155,7 +158,7 @@ class ArrayRows(Rows):
                 put("", place, state)
             return {name: np.asarray(value) for name, value in sums.items()}
 
-        first = first_time(chunk_pass, self.bucket)
+        first = self.padded and first_time(chunk_pass, self.bucket)
         if first:
             may_have_compiled()
         side_by_side = len(places) >= 4 and THREADS > 1 and not in_pool()
@@ -200,6 +203,10 @@ class ArrayRows(Rows):
     def cut_into(self, chunk: int) -> ArrayRows:
         """The same rows in chunks of another size."""
         return self if chunk == self.chunk else replace(self, chunk=chunk)
+
+    @property
+    def unpadded(self) -> ArrayRows:
+        return replace(self, padded=False) if self.padded else self
 
 
 def bucket_of(count: int, largest: int) -> int:
