@@ -88,6 +88,17 @@ class Parameters:
             for name in self.names
         }
 
+    def natural_of_many(self, vectors: np.ndarray) -> Theta:
+        """:meth:`natural` of vectors along leading axes."""
+        lead, found = vectors.shape[:-1], {}
+        for name, transform in self._transforms.items():
+            free = vectors[..., self.places[name]].reshape(-1, *self._free_shapes[name])
+            # What maps entry by entry needs no vmap, whose bookkeeping takes longer than a thousand exponentials.
+            by_entry = getattr(getattr(transform, "domain", None), "event_dim", 0) == 0
+            value = transform(free) if by_entry else jax.vmap(transform)(free)
+            found[name] = value.reshape(*lead, *value.shape[1:])
+        return {name: jnp.broadcast_to(value, (*lead, *value.shape)) for name, value in self.fixed.items()} | found
+
     def vector(self, theta: Mapping[str, Any]) -> np.ndarray:
         """The search's vector at natural values."""
         parts = []
