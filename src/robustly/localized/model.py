@@ -388,12 +388,12 @@ class Localized:
             )
         return options
 
-    def program_for(self, arguments: Arguments, known: _Known | None = None) -> tuple[Program, RowModel, str]:
+    def program_for(self, arguments: Arguments, read_before: _Known | None = None) -> tuple[Program, RowModel, str]:
         """The program read for this kind of call; reading and checking is done once for each kind.
 
-        `known` is what was read of the model, where the caller has looked it up.
+        `read_before` is what is known of the model, where the caller has looked it up.
         """
-        read = (known or self._known).programs
+        read = (self._known if read_before is None else read_before).programs
         for known in read:
             if known[0].is_like(arguments):
                 return known
