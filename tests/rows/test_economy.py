@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from threading import Event, Thread
 
@@ -14,8 +15,10 @@ from threadpoolctl import threadpool_info
 import robustly as rb
 from robustly._runtime import numba_loops
 from robustly._runtime.threads import products_on_one_thread
+from robustly.approx.tabulated import predictor_ends
 from robustly.rows.arrays import ArrayRows
 from robustly.rows.ragged import RaggedRows
+from robustly.rows.store import Slot
 
 
 def blas_threads():
@@ -109,3 +112,64 @@ def test_loops_over_rows_add_up_what_matrix_products_do(family, local, intercept
     np.testing.assert_allclose(found.estimates, known.estimates, rtol=1e-8)
     np.testing.assert_allclose(np.asarray(found.standard_errors), np.asarray(known.standard_errors), rtol=1e-8)
     np.testing.assert_allclose(found.evidence, known.evidence, rtol=1e-8)
+
+
+class _Sizes:
+    """A pass that keeps the sizes of the chunks it sees."""
+
+    def __init__(self):
+        self.seen = []
+
+    def __call__(self, theta, data, weight, state):
+        self.seen.append(len(weight))
+        return (
+            {"sum": (weight[:, None] * data[0]).sum(axis=0), "max first": data[0].max()},
+            {"each": data[0][:, 0]},
+            weight,
+        )
+
+
+class _AnySize(_Sizes):
+    takes_any_size = True
+
+
+@pytest.mark.parametrize("count", [100, 700, 2000])
+def test_chunks_are_filled_up_only_for_passes_compiled_for_a_size(count):
+    x = np.random.default_rng(0).normal(size=(count, 3))
+    rows = ArrayRows((x,), np.ones(count), chunk=512)
+    filled, bare = _Sizes(), _AnySize()
+    one, other = (rows.map(each, None, into=slot) for each, slot in ((filled, Slot()), (bare, Slot())))
+    assert set(filled.seen) == {min(rows.bucket, 512)}
+    assert sum(bare.seen) == count
+    for name, total in one.sums.items():
+        np.testing.assert_allclose(other.sums[name], total, rtol=1e-12)
+    np.testing.assert_array_equal(one.by_unit["each"], x[:, 0])
+    np.testing.assert_array_equal(other.by_unit["each"], x[:, 0])
+
+
+COUNTS = """
+import sys, numpy as np, robustly as rb
+rng = np.random.default_rng(0)
+X = rng.normal(size=(40_000, 2))
+fit = rb.RobustPoissonRegression().fit(X, rng.poisson(np.exp(1.0 + 0.3 * X[:, 0] + 0.5 * rng.normal(size=40_000)))).result_
+assert fit.source.problem.tabulated
+fit.standard_errors, fit.evidence
+assert "numba" not in sys.modules
+print(*fit.notes)
+"""
+
+
+def test_tables_of_some_ten_thousand_counts_compile_no_loops_and_start_from_two_looks_at_a_sample():
+    run = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, timeout=300)
+    assert run.returncode == 0, run.stderr
+    assert "started from a fit to 8192 of the rows (2 passes over them)" in run.stdout
+
+
+def test_ends_of_predictors_are_told_by_response():
+    rng = np.random.default_rng(0)
+    which, predictor = rng.integers(0, 5, 300) * 2, rng.normal(size=300)
+    under, over = predictor_ends(predictor, which, 10)
+    for k in range(10):
+        mine = predictor[which == k]
+        ends = (-mine.min(), mine.max()) if len(mine) else (-np.inf, -np.inf)
+        assert (under[k], over[k]) == ends

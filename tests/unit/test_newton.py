@@ -113,3 +113,23 @@ def test_a_small_gain_that_rounding_hides_is_not_missed_but_a_fall_is():
 
     assert climb(lambda x: -1e-6 * abs(np.sin(1e9 * x))) == "converged"
     assert climb(lambda x: -x) == "stalled"
+
+
+@given(st.lists(st.floats(-1.5, 1.5), min_size=1, max_size=4), st.floats(0.0, 2.0), st.floats(1e-4, 0.1))
+@settings(max_examples=30, deadline=None)
+def test_a_climb_that_may_leave_some_ends_earlier_and_leaves_no_more(top, slant, remaining):
+    top, looks, all_looks = np.array(top), [], []
+    found = maximize(Function(hill(top, slant, looks)), np.zeros(len(top)), Stop(1e-3, 100, remaining))
+    to_the_top = maximize(Function(hill(top, slant, all_looks)), np.zeros(len(top)), Stop(1e-10, 100))
+    assert len(looks) <= len(all_looks)
+    best = hill(top, slant, [])(to_the_top.vector)[0]
+    # At the pace of the steps before; a hill of cosh is a little slower than that far from its top.
+    assert best - hill(top, slant, [])(found.vector)[0] <= 10.0 * remaining
+
+
+def test_the_fit_of_a_sample_stops_where_it_is_a_start():
+    asked = Stop(1e-8, 70)
+    assert asked.of_start.rtol > asked.rtol
+    assert asked.of_start.max_steps == 70
+    assert asked.remaining == 0.0 < asked.of_start.remaining
+    assert asked.of_start.of_start == asked.of_start

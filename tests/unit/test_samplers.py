@@ -11,7 +11,9 @@ from numpyro.diagnostics import effective_sample_size
 import robustly as rb
 from robustly._runtime import random_keys
 from robustly._runtime.precision import double_precision
-from robustly.fit.draws import MIN_EFFICIENCY, independence, nuts
+from robustly.approx import Approximation
+from robustly.fit.draws import MIN_EFFICIENCY, accepted, independence, nuts
+from robustly.model.parameters import Parameters
 
 
 def skewed(w):
@@ -66,3 +68,52 @@ def test_what_is_no_seed_is_refused():
         random_keys.jax_key("today")
     with pytest.raises(rb.ModelError, match="whole number"):
         random_keys.generator(None)
+
+
+def test_a_chain_is_the_metropolis_rule_step_by_step():
+    rng = np.random.default_rng(5)
+    log_weight, log_u = rng.normal(size=400), np.log(rng.random(400))
+    log_weight[::7] = -np.inf
+    log_weight[0] = -np.inf
+    here, expected = 0, []
+    for i in range(400):
+        with np.errstate(invalid="ignore"):
+            here = i if log_u[i] < log_weight[i] - log_weight[here] else here
+        expected.append(here)
+    np.testing.assert_array_equal(accepted(log_weight, log_u), expected)
+
+
+def test_draws_with_fewer_points_a_row_are_those_with_all(rng):
+    def model(x, y):
+        w = numpyro.sample("w", dist.Normal(0.0, 1.0))
+        b = numpyro.sample("b", dist.Normal(0.0, 1.0))
+        with numpyro.plate("rows", len(y)):
+            numpyro.sample("y", dist.Poisson(jnp.exp(b + w * x)), obs=y)
+
+    x = rng.normal(size=80)
+    fit = rb.localize(model, "b").fit(x, rng.poisson(np.exp(1.0 + 0.5 * x + 0.7 * rng.normal(size=80))))
+    some = fit.sample_posterior(60, key=4)
+    approx = type(fit.source.problem.parts[1])
+    kept, approx.for_draws = approx.for_draws, Approximation.for_draws
+    try:
+        fit.source.compiled.clear()
+        every = fit.sample_posterior(60, key=4)
+    finally:
+        approx.for_draws = kept
+    np.testing.assert_allclose(some["b.scale"], every["b.scale"], rtol=1e-4)
+    np.testing.assert_allclose(some["w"], every["w"], rtol=1e-4, atol=1e-5)
+
+
+def test_natural_values_of_many_vectors_are_those_of_each():
+    simplex, positive = dist.constraints.simplex, dist.constraints.positive
+    parameters = Parameters(
+        {"a": 1.0, "p": np.full(3, 1 / 3), "s": np.ones((2, 2)), "m": np.zeros(2)},
+        {"p": simplex, "s": positive},
+        {"k": 2.0},
+    )
+    vectors = np.random.default_rng(0).normal(size=(2, 5, parameters.size))
+    with double_precision():
+        many = parameters.natural_of_many(vectors)
+        for place in np.ndindex(2, 5):
+            for name, value in parameters.natural(jnp.asarray(vectors[place])).items():
+                np.testing.assert_allclose(many[name][place], value, rtol=1e-14)

@@ -103,6 +103,10 @@ class Approximation(ABC):
         """The same answer with half the points, where that may still do; itself where there is nothing to save."""
         return self
 
+    def for_draws(self, model: RowModel) -> Approximation:
+        """What draws of the parameters can do with, whose log densities need agree to some hundredths only."""
+        return self
+
     def finer(self) -> Approximation:
         """The same answer with twice the points, to see how far it is off; itself where there is nothing to refine."""
         return self

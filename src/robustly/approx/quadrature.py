@@ -62,6 +62,9 @@ class Quadrature(PointRule):
         # Every other point of a trapezoid rule: the error is that of the finer one's square root.
         return Quadrature(self.nodes // 2 + 1) if self.nodes >= 21 and self.nodes % 2 else self
 
+    def for_draws(self, model: RowModel) -> Quadrature:
+        return Quadrature(min(self.nodes, MOMENT_NODES)) if model.dim == 1 else self
+
     def finer(self) -> Quadrature:
         return Quadrature(2 * self.nodes)
 

@@ -20,10 +20,11 @@ from robustly.model.responses import Responses
 STEP = 0.1
 # Points to the left of a row's cell, and in all.
 LEFT, POINTS = 2, 6
-# So many entries of a point are read at once.
+# So many entries of a point are read at once by loops, and so many rows by products.
 LANES = 8
+AT_ONCE = 4096
 # Points are integrated in blocks of one size, so that they are compiled once.
-BLOCK = 4096
+BLOCK = 2048
 CHECKED = 256
 # What a table may be off in the middle between points, on average and at the worst: values, in parts of a nat and of the
 # value, and a hundred times as much for slopes and curvatures.
@@ -109,18 +110,31 @@ def read_tables(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Value, slopes in so many numbers and curvatures of rows with these predictors and responses.
 
-    Beyond the tables they are not a number.
+    Beyond the tables they are not a number. Rows of each number lie side by side in memory.
     """
-    n = len(predictor)
-    value, slope = np.empty(n), np.empty((n, size))
-    curve = np.empty((n, size * (size + 1) // 2))
-    _read(*tables, predictor, which, value, slope, curve)
-    return value, slope, curve
+    from scipy import sparse
+
+    count = 1 + size + size * (size + 1) // 2
+    found = np.empty((count, len(predictor)))
+    entries = np.ascontiguousarray(tables.entries[:, :count])
+    for start in range(0, len(predictor), AT_ONCE):
+        rows = slice(start, start + AT_ONCE)
+        of = which[rows]
+        place = (predictor[rows] - tables.first[of]) * tables.per_unit[of]
+        inside = (place >= LEFT) & (place < tables.size[of] - (POINTS - 1 - LEFT))
+        cell = np.where(inside, place, LEFT).astype(np.int32)
+        weight = np.empty((POINTS, len(of)))
+        weights_between(np.where(inside, place - cell, np.nan), weight)
+        # Rows times points, with six entries a row: this product is as quick as a compiled loop, and nothing is compiled.
+        points = (tables.begin[of].astype(np.int32) + (cell - LEFT))[:, None] + np.arange(POINTS, dtype=np.int32)
+        ends = np.arange(0, points.size + 1, POINTS, dtype=np.int32)
+        rule = sparse.csr_array((weight.T.ravel(), points.ravel(), ends), shape=(len(of), len(entries)))
+        found[:, rows] = (rule @ entries).T
+    return found[0], found[1 : 1 + size].T, found[1 + size :].T
 
 
-@compiled(inline="always")
-def weights_between(t: float, weight: np.ndarray) -> None:
-    """What six equally spaced points count for a place `t` of the way from the third to the fourth."""
+def weights_between(t: Any, weight: np.ndarray) -> None:
+    """What six equally spaced points count for a place `t` of the way from the third to the fourth; or for many places."""
     a, b, c, d, e = t + 2.0, t + 1.0, t - 1.0, t - 2.0, t - 3.0
     ab, de, tc = a * b, d * e, t * c
     weight[0] = -b * tc * de / 120.0
@@ -131,41 +145,8 @@ def weights_between(t: float, weight: np.ndarray) -> None:
     weight[5] = ab * tc * d / 120.0
 
 
-@compiled()
-def _read(
-    entries: np.ndarray,
-    begin: np.ndarray,
-    size: np.ndarray,
-    first: np.ndarray,
-    per_unit: np.ndarray,
-    predictor: np.ndarray,
-    which: np.ndarray,
-    value: np.ndarray,
-    slope: np.ndarray,
-    curve: np.ndarray,
-) -> None:
-    weight = np.empty(POINTS)
-    k = slope.shape[1]
-    found = np.empty(1 + k + curve.shape[1])
-    for i in range(len(predictor)):
-        r = which[i]
-        x = (predictor[i] - first[r]) * per_unit[r]
-        if x >= LEFT and x < size[r] - (POINTS - 1 - LEFT):
-            cell = int(x)
-            weights_between(x - cell, weight)
-            j = begin[r] + cell - LEFT
-            for s in range(len(found)):
-                found[s] = weight[0] * entries[j, s]
-            for q in range(1, POINTS):
-                for s in range(len(found)):
-                    found[s] += weight[q] * entries[j + q, s]
-        else:
-            found[:] = np.nan
-        value[i] = found[0]
-        for s in range(k):
-            slope[i, s] = found[1 + s]
-        for s in range(curve.shape[1]):
-            curve[i, s] = found[1 + k + s]
+# For one row, within loops.
+_weights_between = compiled(inline="always")(weights_between)
 
 
 @compiled(fastmath={"contract"}, forceinline=True)
@@ -185,7 +166,7 @@ def read_block(
     slope: np.ndarray,
     curve: np.ndarray,
 ) -> None:
-    """As :func:`read_tables`, for a block of rows, and with numbers first: ``slope[k, i]``. The three in the middle are for its use."""
+    """As :func:`read_tables`, in a loop for a block of rows, with numbers first: ``slope[k, i]``. The three in the middle are for its use."""
     for i in range(count):
         r = which[i]
         x = (m[i] - first[r]) * per_unit[r]
@@ -195,7 +176,7 @@ def read_block(
         else:
             cell[i], weight[0, i] = 0, np.nan
     for i in range(count):
-        weights_between(weight[0, i], weight[:, i])
+        _weights_between(weight[0, i], weight[:, i])
     width = entries.shape[1]
     flat = entries.reshape(-1)
     for i in range(count):
@@ -219,10 +200,9 @@ def read_block(
             curve[k, i] = found[i * width + 1 + len(slope) + k]
 
 
-@compiled()
-def widen(predictor: np.ndarray, which: np.ndarray, over: np.ndarray, under: np.ndarray) -> None:
-    """Make room in ``[-under, over]`` of every response for the predictors of its rows."""
-    for i in range(len(predictor)):
-        k = which[i]
-        over[k] = max(over[k], predictor[i])
-        under[k] = max(under[k], -predictor[i])
+def predictor_ends(predictor: np.ndarray, which: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Minus the least, and the greatest predictor among the rows of each of so many responses; minus infinity where there are none."""
+    under, over = np.full((2, count), -np.inf)
+    np.maximum.at(under, which, -predictor)
+    np.maximum.at(over, which, predictor)
+    return under, over

@@ -201,7 +201,8 @@ class Newton:
         large = abs(self.value) >= LARGE
         remaining = gain * (gain / before) ** (2 if large else 1) if before > 0 else gain
         accepted = gain <= (ACCEPTED_OF_LARGE if large else ACCEPTED) * target and remaining <= NEGLIGIBLE * target
-        sure = self.exact and length == 1.0 and accepted
+        begun = not self.far and gain < FAST * before and gain * (gain / before) ** 2 <= self.stop.remaining
+        sure = self.exact and length == 1.0 and (accepted or begun)
         if sure or (last and gain <= max(target, 1e-3 * before)) or gain <= NEGLIGIBLE * target:
             if self._leaves_saddle():
                 return

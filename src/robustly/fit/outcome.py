@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from robustly.errors import ConvergenceWarning
 
 GOOD = ("converged", "boundary", "limit")
+START_RTOL, START_REMAINING = 1e-3, 0.05
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,13 @@ class Stop:
 
     rtol: float = 1e-10
     max_steps: int = 200
+    remaining: float = 0.0
+    """Nats that a last step, taken without another look, may leave to be gained, at the pace of the steps before."""
+
+    @property
+    def of_start(self) -> Stop:
+        """For the fit of a sample, which is a start: closer to its top than this is far closer than that is to the top of all rows."""
+        return Stop(max(self.rtol, START_RTOL), self.max_steps, START_REMAINING)
 
 
 def warn_unless_converged(outcome: Outcome) -> None:

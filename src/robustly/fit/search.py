@@ -8,22 +8,22 @@ of a parameter's range is answered by the problem, and an approximation that pro
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from robustly._runtime.freed_memory import give_back
+from robustly._runtime.threads import products_on_one_thread
 from robustly.errors import FitError
 from robustly.fit.newton import maximize
 from robustly.fit.outcome import Stop
-from robustly.fit.problem import EvidenceProblem, Found
+from robustly.fit.problem import FEW, EvidenceProblem, Found
 
 # Above this many rows the search first runs on a sample; the full rows then need only a few passes.
 MANY_ROWS = 30_000
 SHARE, FEWEST, MOST = 8, 8192, 1 << 17
-# The fit of a sample is a start: closer than this (in nats) to its top is far closer than it is to that of all rows.
-SAMPLE_RTOL = 1e-3
 Report = Callable[[dict[str, Any]], None]
 
 
@@ -31,6 +31,12 @@ def search(
     problem: EvidenceProblem, stop: Stop, *, start: np.ndarray | None = None, report: Report | None = None
 ) -> Found:
     """The best parameters of a problem. Where they lie at the edge, the outcome says which simpler model it is."""
+    # Of few rows no pass takes more than one thread, and to say so once takes a tenth of saying it every time.
+    with products_on_one_thread() if len(problem.rows) <= FEW else nullcontext():
+        return _searched(problem, stop, start, report)
+
+
+def _searched(problem: EvidenceProblem, stop: Stop, start: np.ndarray | None, report: Report | None) -> Found:
     begin = _fit_of_sample(problem, stop) if start is None and len(problem.rows) > MANY_ROWS else None
     limits = problem.limits(begin) if start is None else ()
     for limit in limits:
@@ -70,6 +76,6 @@ def _fit_of_sample(problem: EvidenceProblem, stop: Stop) -> Found | None:
     sample = problem.rows.sample(min(max(len(problem.rows) // SHARE, FEWEST), MOST), 0)
     if not np.any(sample.weight > 0):
         return None
-    found = search(problem.on(sample), Stop(max(stop.rtol, SAMPLE_RTOL), stop.max_steps))
+    found = search(problem.on(sample), stop.of_start)
     give_back()
     return found if found.outcome.converged and np.all(np.isfinite(found.vector)) else None

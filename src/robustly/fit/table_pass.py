@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from robustly._runtime.numba_loops import compiled
-from robustly.approx.tabulated import POINTS, read_block, read_tables, widen
+from robustly.approx.tabulated import POINTS, predictor_ends, read_block, read_tables
 from robustly.model.column_sums import BLOCK, add_block, add_values, enter_block
 from robustly.model.linear_view import LinearView
 from robustly.model.responses import Responses
@@ -26,6 +26,7 @@ class LoopPass:
 
     view: LinearView
     loop: Callable[..., None]
+    takes_any_size: ClassVar[bool] = True
 
     def __call__(self, theta: Any, data: Data, weight: Any, state: Any) -> Chunk:
         at, more = theta
@@ -39,11 +40,12 @@ class PredictorRangePass:
 
     view: View
     responses: Responses
+    takes_any_size: ClassVar[bool] = True
 
     def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
-        over, under = np.full((2, len(self.responses)), -np.inf)
         with np.errstate(all="ignore"):
-            widen(self.view.enter(theta, data)[0][0], self.responses.of(data), over, under)
+            predictor = self.view.enter(theta, data)[0][0]
+            under, over = predictor_ends(predictor, self.responses.of(data), len(self.responses))
         return {"max over": over, "max under": under}, {}, None
 
 
@@ -55,6 +57,7 @@ class TablePass:
     responses: Responses
     by_row: str = ""
     """What is wanted by row instead of sums: "curves" (slopes and curvatures), or the "value" alone."""
+    takes_any_size: ClassVar[bool] = True
 
     def __call__(self, theta: Any, data: Data, weight: np.ndarray, state: Any) -> Chunk:
         at, tables = theta

@@ -36,9 +36,11 @@ class ClassicalEdges(Edges):
         u, rest, y, trials = least_squares(problem)
         guess = problem.plan.law.family.nuisance_start(y, trials, rest)
         phi = np.where(np.isin(np.arange(len(guess)), problem.linear.free), np.log(guess), problem.linear.held)
-        start = problem.joined(u, phi)
-        finite = np.isfinite(problem.fresh().look(start).value)
-        return [start if finite else problem.joined(np.zeros(problem.design.size), phi)]
+        return [problem.joined(u, phi)]
+
+    def rescue(self, problem: Regression, bad: np.ndarray) -> np.ndarray | None:
+        """No columns at all."""
+        return problem.joined(np.zeros(problem.design.size), problem.split(bad)[1])
 
     def watch(self, problem: Regression) -> Watch | None:
         """Dispersions that run away: counts no more dispersed than a Poisson's, measurements without noise."""
@@ -57,8 +59,8 @@ class ClassicalEdges(Edges):
 def fit_classical(design: Design, plan: Plan, begin: Found | None = None) -> Found:
     """The generalized linear model with nothing local."""
     law = Classical(plan.law.family)
-    # Passes are cheap here, and boundaries are judged by the last digits.
-    stop = Stop(min(plan.stop.rtol, 1e-11), plan.stop.max_steps)
+    # Passes are cheap here, and boundaries are judged by the last digits; of a sample by all rows, later.
+    stop = plan.stop if plan.rough else Stop(min(plan.stop.rtol, 1e-11), plan.stop.max_steps)
     held = {name: value for name, value in plan.held.items() if name in law.names}
     plain = replace(plan, law=law, hyperprior=None, nodes=None, stop=stop, held=held, known=None)
     if plan.known is not None and _is_known(plan.known, design, plain):

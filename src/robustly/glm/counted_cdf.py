@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from robustly.approx.tabulated import make_tables, read_tables, widen
+from robustly.approx.tabulated import make_tables, predictor_ends, read_tables
 from robustly.model.responses import Responses, responses_among
 
 # Fewer rows are integrated one by one.
@@ -68,8 +68,7 @@ def _where_told(direct: Cdf, responses: Responses, m: np.ndarray, which: np.ndar
 
     Neither is a number where it is so at all predictors.
     """
-    over, under = np.full((2, len(responses)), -np.inf)
-    widen(m, which, over, under)
+    under, over = predictor_ends(m, which, len(responses))
     low, high = -under, over
     grid = low[:, None] + (high - low)[:, None] * np.linspace(0.0, 1.0, SCAN)
     wide = lambda numbers: np.repeat(numbers, SCAN)

@@ -40,6 +40,8 @@ NARROWEST, WIDEST = 1e-4, 30.0
 NARROW_GAIN = 0.01
 # A law of which only its limit is known does better than the classical model from here on.
 STATED_GAIN = 1e-4
+# Up to this square of the spread by moments, the classical fit is near enough to begin from.
+CREDIBLE = 1.0
 
 
 def regression(design: Design, plan: Plan) -> Regression:
@@ -190,6 +192,8 @@ class SpreadEdges(Edges):
                 phi[place], wide[place] = np.log(1.0), np.log(4.0)
             several = plan.hyperprior is None and fitted
             return [problem.joined(u, phi), *([problem.joined(2.5 * u, wide)] if several else ())]
+        if fitted and score <= CREDIBLE * size:
+            return [problem.joined(u, phi)]
         rough, rest, _, _ = least_squares(problem)
         if fitted:
             wide[place] = np.log(np.clip(np.sqrt(np.mean(rest**2)), 0.1, 5.0))

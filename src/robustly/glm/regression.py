@@ -75,6 +75,10 @@ class Edges:
         """Simpler laws at the edge."""
         return ()
 
+    def rescue(self, problem: Regression, bad: np.ndarray) -> np.ndarray | None:
+        """Another place to climb from, where the first has no finite evidence."""
+        return None
+
     def watch(self, problem: Regression) -> Watch | None:
         """What ends a climb early."""
         return None
@@ -176,7 +180,8 @@ class Regression(ViewProblem):
 
     def on(self, rows: Rows) -> Regression:
         ridge = max(self.plan.extra_ridge, SAMPLE_RIDGE)
-        return Regression(self.design.with_rows(rows), replace(self.plan, rough=True, extra_ridge=ridge), self.edges)
+        plan = replace(self.plan, rough=True, extra_ridge=ridge, stop=self.plan.stop.of_start)
+        return Regression(self.design.with_rows(rows), plan, self.edges)
 
     def held_at(self, values: Mapping[str, float], **changes: Any) -> Regression:
         """The same problem with more shared numbers held, and perhaps other changes of the plan."""
@@ -381,6 +386,9 @@ class Regression(ViewProblem):
             assert isinstance(begin.problem, Regression)
             return [self.joined(*begin.problem.split(begin.vector))]
         return self.edges.starts(self)
+
+    def rescue(self, bad: np.ndarray) -> np.ndarray | None:
+        return self.edges.rescue(self, bad)
 
     def is_better(self, tried: Found, best: Found) -> bool:
         return super().is_better(tried, best) and not (self.edges.tops_only and tried.outcome.kind == "end")

@@ -285,26 +285,26 @@ class Localized:
         known = self._known
         before = len(known.programs)
         try:
-            fit = self._fit(args, dict(kwargs))
+            fit = self._fit(args, dict(kwargs), known)
         except FitError:
             if len(known.programs) > before:
                 raise
             # What was found of a model by other data may not hold of these: read it anew, for what that says of them.
             known.programs.clear()
-            fit = self._fit(args, kwargs)
+            fit = self._fit(args, kwargs, known)
         # What running the model itself changed outside of it makes it no other model.
         _KNOWN[self._fingerprint] = known
         warn_unless_converged(fit.outcome)
         return fit
 
-    def _fit(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Fit:
+    def _fit(self, args: Sequence[Any], kwargs: dict[str, Any], known: _Known) -> Fit:
         options = self._take_options(kwargs)
         groups, labels = self.inner, None
         if groups is None and self.by is not None:
             labels = take_labels(self.request.model, self.by, args, kwargs)
         stored = stored_call(self.request.model, args, kwargs)
         arguments = read_arguments(self.request.model, args, kwargs) if stored is None else stored.arguments
-        program, model, found = self.program_for(arguments)
+        program, model, found = self.program_for(arguments, known)
         rows: Rows
         weights, chunk = options.get("weights"), options.get("chunk")
         notes: tuple[str, ...] = ()
@@ -388,9 +388,12 @@ class Localized:
             )
         return options
 
-    def program_for(self, arguments: Arguments) -> tuple[Program, RowModel, str]:
-        """The program read for this kind of call; reading and checking is done once for each kind."""
-        read = self.programs_read
+    def program_for(self, arguments: Arguments, read_before: _Known | None = None) -> tuple[Program, RowModel, str]:
+        """The program read for this kind of call; reading and checking is done once for each kind.
+
+        `read_before` is what is known of the model, where the caller has looked it up.
+        """
+        read = (self._known if read_before is None else read_before).programs
         for known in read:
             if known[0].is_like(arguments):
                 return known

@@ -81,8 +81,7 @@ class RowSource(Source):
     @in_double_precision
     def natural_by_name(self, vectors: np.ndarray) -> dict[str, np.ndarray]:
         """Natural values at many vectors (chain, draw, entry)."""
-        parameters = self.passes.model.parameters
-        found = jax.vmap(jax.vmap(parameters.natural))(jnp.asarray(vectors))
+        found = self.passes.model.parameters.natural_of_many(np.asarray(vectors))
         return {name: np.asarray(value) for name, value in found.items()}
 
     def curve(self, seen: Curve) -> np.ndarray:

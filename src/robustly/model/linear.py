@@ -97,7 +97,8 @@ class Design:
     def _wide(self) -> Rows:
         """The rows in chunks that suit what is done to the columns alone."""
         across = -(-self.matrix.nnz // max(1, len(self))) if self.sparse else self.width
-        return self.rows.cut_into(max(64, WIDE_CHUNK // max(1, across)))
+        # Nothing here is compiled, so that chunks may be of any size.
+        return self.rows.cut_into(max(64, WIDE_CHUNK // max(1, across))).unpadded
 
     @cached_property
     def responses(self) -> Responses | None:
@@ -108,7 +109,16 @@ class Design:
 
     def shifted(self, matrix: Any) -> Any:
         """Columns without their means, so that no digits are lost to columns far from zero."""
-        return matrix if self.sparse or not self.intercept else matrix - self.centre
+        return matrix if self.sparse or not self.intercept else self._without(matrix, self.centre)
+
+    def _without(self, matrix: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        """Dense columns without a centre."""
+        if self.width > loops.FEW_COLUMNS:
+            return matrix - centre
+        # Few columns lie better one after the other: what is done to them next takes a third of the time.
+        lines = np.array(matrix.T, order="C")
+        lines -= centre[:, None]
+        return lines.T
 
     def linear(self, matrix: Any, beta: Any) -> Any:
         """The linear predictor of shifted columns, without the offset."""
@@ -155,7 +165,7 @@ class Design:
                 gram, furthest = loops.column_moments(data[0], theta, weight)
                 sums = {"gram": gram if self.intercept else gram[1:, 1:], "first": gram[0, 1:]}
                 return {**sums, "max distance": furthest, "max weight": weight.max()}, {}, None
-            matrix = data[0] - theta if shifts else data[0]
+            matrix = self._without(data[0], theta) if shifts else data[0]
             if self._has_products:
                 return (
                     {"squares": SparseColumns(matrix, self.intercept, np.ones(len(self.terms))).squares_of(weight)},
@@ -164,7 +174,9 @@ class Design:
                 )
             sums = {"gram": self.gram(matrix, weight)}
             if not self.sparse:
-                furthest = np.maximum(matrix.max(axis=0), -matrix.min(axis=0))
+                # Along lines NumPy's reductions take a fiftieth of what they do across a few columns.
+                lines = np.ascontiguousarray(matrix.T)
+                furthest = np.maximum(lines.max(axis=1), -lines.min(axis=1))
                 sums |= {"max distance": furthest, "max weight": weight.max()}
             return (sums | {"first": weight @ matrix} if shifts else sums), {}, None
 
@@ -414,6 +426,8 @@ class Design:
 
 def _weighted_squares(matrix: np.ndarray, each: np.ndarray) -> np.ndarray:
     """Columns times columns with weights of either sign; a matrix times itself takes half of what two matrices would."""
+    if matrix.shape[1] <= loops.FEW_COLUMNS:
+        return (matrix.T * each) @ matrix
     up = each > 0
     if up.any() and not up.all():
         return _weighted_squares(matrix[up], each[up]) + _weighted_squares(matrix[~up], each[~up])

@@ -78,7 +78,8 @@ class LinearView:
         design, size = self.design, slope.shape[1]
         if design.looped:
             return column_sums(matrix, design.centre, slope, curve, weight).by_name(design.intercept)
-        slope, curve = (np.where(weight[:, None] > 0, a * weight[:, None], 0.0) for a in (slope, curve))
+        if not (weight == 1.0).all():
+            slope, curve = (np.where(weight[:, None] > 0, a * weight[:, None], 0.0) for a in (slope, curve))
         inner = {"bend": curve[:, 0]} if self.by_row else {"curve_w": design.gram(matrix, curve[:, 0])}
         # Curvatures come as the entries on and below the diagonal, line by line; the predictor's are the first of a line.
         mixed = [design.crossed(matrix, curve[:, j * (j + 1) // 2]) for j in range(1, size)]

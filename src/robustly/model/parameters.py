@@ -7,6 +7,7 @@ without walls. :class:`Parameters` goes back and forth, and carries derivatives 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -88,6 +89,16 @@ class Parameters:
             for name in self.names
         }
 
+    def natural_of_many(self, vectors: np.ndarray) -> Theta:
+        """:meth:`natural` of vectors along leading axes."""
+        lead, found = vectors.shape[:-1], {}
+        for name, transform in self._transforms.items():
+            free = vectors[..., self.places[name]].reshape(-1, *self._free_shapes[name])
+            kind = _scale(self.limits[name])
+            value = jax.vmap(transform)(free) if kind == "mixed" else _BY_SCALE[kind](free)
+            found[name] = value.reshape(*lead, *value.shape[1:])
+        return {name: jnp.broadcast_to(value, (*lead, *value.shape)) for name, value in self.fixed.items()} | found
+
     def vector(self, theta: Mapping[str, Any]) -> np.ndarray:
         """The search's vector at natural values."""
         parts = []
@@ -131,7 +142,7 @@ class Parameters:
             return self.labels
         return [name for name, place in self.places.items() for _ in range(place.stop - place.start)]
 
-    @property
+    @cached_property
     def constrained(self) -> np.ndarray:
         """Which entries of the vector stand for a constrained value (on a log or similar scale)."""
         mask = np.zeros(self.size, dtype=bool)
@@ -164,11 +175,13 @@ class Parameters:
         if "mixed" in self.scales:
             return {name: np.asarray(value)[()] for name, value in self.natural(jnp.asarray(vector)).items()}
         x = np.asarray(vector, dtype=float)
-        maps: dict[str, Any] = {"real": lambda v: v, "log": np.exp, "logit": expit}
         return {
-            name: maps[_scale(self.limits[name])](x[self.places[name]].reshape(self.shapes[name]))[()]
+            name: _BY_SCALE[_scale(self.limits[name])](x[self.places[name]].reshape(self.shapes[name]))[()]
             for name in self.names
         }
+
+
+_BY_SCALE: dict[str, Any] = {"real": lambda value: value, "log": np.exp, "logit": expit}
 
 
 def _is_real(limit: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
@@ -14,11 +15,12 @@ import numpy as np
 
 from robustly._runtime.freed_memory import may_have_compiled
 from robustly._runtime.settings import check_whole
-from robustly._runtime.threads import on_one_thread
+from robustly._runtime.threads import on_one_thread, products_on_one_thread
 from robustly.errors import DataError
 from robustly.rows.labels import as_floats, as_numbers
 from robustly.rows.store import (
     THREADS,
+    ByUnit,
     Data,
     Mapped,
     Pass,
@@ -64,12 +66,12 @@ class ArrayRows(Rows):
 
     def __getstate__(self) -> dict[str, Any]:
         # States are where searches left off, and belong to slots of this process.
-        return {name: value for name, value in vars(self).items() if name not in ("_states", "_whole")}
+        return {name: value for name, value in vars(self).items() if name not in ("_states", "_whole", "unpadded")}
 
     def __setstate__(self, kept: dict[str, Any]) -> None:
         vars(self).update(kept, _states=WeakKeyDictionary())
 
-    @property
+    @cached_property
     def bucket(self) -> int:
         """Rows in a chunk: powers of four where chunks are padded, so that few different sizes are ever compiled."""
         return bucket_of(self.part_of or len(self), self.chunk) if self.padded else self.chunk
@@ -106,12 +108,43 @@ class ArrayRows(Rows):
     def map(self, chunk_pass: Pass, theta: Any, keep: Slot | None = None, into: Slot | None = None) -> Mapped:
         whole: dict[str, np.ndarray] = {}
         states = None if keep is None else self._states.get(keep)
+        if len(self) <= self.bucket:
+            return self._map_at_once(chunk_pass, theta, states, into)
         # Added up as they come: sums of a thousand columns are large.
         sums = added_up(self._told(self._chunk_sums(chunk_pass, theta, states, into is not None, whole)))
         state = whole.pop("", None)
         if into is not None and state is not None:
             self._states[into] = state
         return Mapped(sums, whole)
+
+    def _map_at_once(self, chunk_pass: Pass, theta: Any, states: np.ndarray | None, into: Slot | None) -> Mapped:
+        """:meth:`map` of rows that are one chunk: of few rows, what surrounds a pass takes longer than the pass."""
+        rows, all_rows = self._as_taken(chunk_pass), slice(0, len(self))
+        if rows.padded and first_time(chunk_pass, rows.bucket):
+            may_have_compiled()
+        with products_on_one_thread() if self._numbers < MANY_NUMBERS else nullcontext():
+            sums, by_unit, state = rows._passed(chunk_pass, theta, all_rows, states)
+        if into is not None and state is not None:
+            self._states[into] = np.asarray(state)[all_rows]
+        tell_rows(len(self), len(self))
+        return Mapped(added_up([sums]), {name: np.asarray(part)[all_rows] for name, part in by_unit.items()})
+
+    def _as_taken(self, chunk_pass: Pass) -> ArrayRows:
+        """The rows in chunks as a pass takes them."""
+        return self.unpadded if self.padded and getattr(chunk_pass, "takes_any_size", False) else self
+
+    def _passed(
+        self, chunk_pass: Pass, theta: Any, place: slice, states: np.ndarray | None
+    ) -> tuple[Sums, ByUnit, Any]:
+        """What a pass gives of one chunk."""
+        data, weight = self.chunk_at(place)
+        before = None if states is None else pad(states[place], len(weight))
+        return chunk_pass(theta, data, weight, before)
+
+    @cached_property
+    def _numbers(self) -> int:
+        """How many numbers the rows hold."""
+        return sum(math.prod(array.shape) for array in self.data)
 
     def _told(self, sums: Iterator[Sums]) -> Iterator[Sums]:
         """The same, saying how far the pass is."""
@@ -131,7 +164,8 @@ class ArrayRows(Rows):
         self, chunk_pass: Pass, theta: Any, states: np.ndarray | None, keeps_state: bool, whole: dict[str, np.ndarray]
     ) -> Iterator[Sums]:
         """The sums of every chunk in the order of the rows; values by unit, and states as "", go to `whole`."""
-        places = list(self.places())
+        rows = self._as_taken(chunk_pass)
+        places = list(rows.places())
         making_room = Lock()
 
         def put(name: str, place: slice, part: Any) -> None:
@@ -146,20 +180,18 @@ class ArrayRows(Rows):
             whole[name][place] = value
 
         def run_chunk(place: slice) -> Sums:
-            data, weight = self.chunk_at(place)
-            before = None if states is None else pad(states[place], len(weight))
-            sums, by_unit, state = chunk_pass(theta, data, weight, before)
+            sums, by_unit, state = rows._passed(chunk_pass, theta, place, states)
             for name, part in by_unit.items():
                 put(name, place, part)
             if keeps_state and state is not None:
                 put("", place, state)
             return {name: np.asarray(value) for name, value in sums.items()}
 
-        first = first_time(chunk_pass, self.bucket)
+        first = rows.padded and first_time(chunk_pass, rows.bucket)
         if first:
             may_have_compiled()
         side_by_side = len(places) >= 4 and THREADS > 1 and not in_pool()
-        numbers = sum(math.prod(array.shape) for array in self.data) // max(1, len(places))
+        numbers = self._numbers // max(1, len(places))
         # Chunk by chunk: the limit is the whole process's, and a caller that fails may leave this iterator suspended.
         run = on_one_thread(run_chunk) if side_by_side or numbers < MANY_NUMBERS else run_chunk
         if not side_by_side:
@@ -200,6 +232,10 @@ class ArrayRows(Rows):
     def cut_into(self, chunk: int) -> ArrayRows:
         """The same rows in chunks of another size."""
         return self if chunk == self.chunk else replace(self, chunk=chunk)
+
+    @cached_property
+    def unpadded(self) -> ArrayRows:  # type: ignore[override]
+        return replace(self, padded=False) if self.padded else self
 
 
 def bucket_of(count: int, largest: int) -> int:

@@ -32,7 +32,8 @@ Answer = TypeVar("Answer")
 Data = tuple[Any, ...]
 Sums = dict[str, Any]
 ByUnit = Mapping[str, Any]
-# (what is the same for all rows, data, weight, state) -> (sums, values by unit, state)
+# (what is the same for all rows, data, weight, state) -> (sums, values by unit, state). One that is not compiled for a size says so by an
+# attribute `takes_any_size`: its chunks are not filled up.
 Pass = Callable[[Any, Data, Any, Any], tuple[Sums, ByUnit, Any]]
 
 THREADS = max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
@@ -108,6 +109,11 @@ class Rows(ABC):
 
     def cut_into(self, chunk: int) -> Rows:
         """The same rows in chunks of another size, where the store can choose it."""
+        return self
+
+    @property
+    def unpadded(self) -> Rows:
+        """The same rows in chunks that are never filled up, for passes that are not compiled for a size."""
         return self
 
     def each_piece(self, look: Callable[[Data], Any]) -> list[Any]:
