@@ -15,7 +15,7 @@ import numpy as np
 
 from robustly._runtime.freed_memory import give_back
 from robustly.errors import FitError
-from robustly.fit.newton import maximize
+from robustly.fit.newton import Hopeless, maximize
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import EvidenceProblem, Found
 
@@ -28,9 +28,17 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def search(
-    problem: EvidenceProblem, stop: Stop, *, start: np.ndarray | None = None, report: Report | None = None
+    problem: EvidenceProblem,
+    stop: Stop,
+    *,
+    start: np.ndarray | None = None,
+    report: Report | None = None,
+    hopeless: Hopeless | None = None,
 ) -> Found:
-    """The best parameters of a problem. Where they lie at the edge, the outcome says which simpler model it is."""
+    """The best parameters of a problem. Where they lie at the edge, the outcome says which simpler model it is.
+
+    Of a problem that matters only if its top is high enough, `hopeless` ends climbs on the way.
+    """
     begin = _fit_of_sample(problem, stop) if start is None and len(problem.rows) > MANY_ROWS else None
     limits = problem.limits(begin) if start is None else ()
     for limit in limits:
@@ -39,7 +47,9 @@ def search(
 
     def climb(one: EvidenceProblem, at: np.ndarray) -> Found:
         objective, start_there = one.searched(at)
-        return Found(one, one.left(maximize(objective, start_there, stop, watch=one.watch(), report=report)))
+        return Found(
+            one, one.left(maximize(objective, start_there, stop, watch=one.watch(), report=report, hopeless=hopeless))
+        )
 
     best: Found | None = None
     for at in problem.starts(begin) if start is None else [start]:

@@ -36,9 +36,10 @@ class ClassicalEdges(Edges):
         u, rest, y, trials = least_squares(problem)
         guess = problem.plan.law.family.nuisance_start(y, trials, rest)
         phi = np.where(np.isin(np.arange(len(guess)), problem.linear.free), np.log(guess), problem.linear.held)
-        start = problem.joined(u, phi)
-        finite = np.isfinite(problem.fresh().look(start).value)
-        return [start if finite else problem.joined(np.zeros(problem.design.size), phi)]
+        return [problem.joined(u, phi)]
+
+    def rescue(self, problem: Regression, bad: np.ndarray) -> np.ndarray | None:
+        return problem.joined(np.zeros(problem.design.size), problem.split(bad)[1])
 
     def watch(self, problem: Regression) -> Watch | None:
         """Dispersions that run away: counts no more dispersed than a Poisson's, measurements without noise."""

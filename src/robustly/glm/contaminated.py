@@ -27,7 +27,7 @@ from robustly.glm.family import Family
 from robustly.glm.law import Description, Law
 from robustly.glm.local import Classical, LocalPrecision, LocalPredictor, log_prior, log_student_t
 from robustly.glm.measured_parts import measured_moments
-from robustly.glm.part_moments import Part, PartDensity, log_shares, moments_of_parts
+from robustly.glm.part_moments import PartDensity, RowPart, log_shares, moments_of_parts
 from robustly.glm.predictor_integrals import (
     CENTRE,
     DISPERSIONS,
@@ -225,12 +225,12 @@ class Contaminated(Law):
             value, slope, curve = second_order(lambda *some: self.core.evidence(row, *some), given[:-4])
             bends = {(i, j): curve[i, j] for i in range(len(slope)) for j in range(i, len(slope))}
             core, moves = [PartDensity(value, slope, bends)], {name: {i: 1.0} for i, name in enumerate(names[:-4])}
-        parts = [Part(core[0], log_core, {"share": belongs}, moves, {})]
+        parts = [RowPart(core[0], log_core, {"share": belongs}, moves, {})]
         for strays, sign, (log_side, tilt) in zip((up, down), (1.0, -1.0), log_shares(side)):
             shift, tilts = sign * jnp.exp(width), {"share": strayed, "side": tilt}
             wide = {"variation": {LOG_SPREAD: 1.0}, "width": {CENTRE: shift, LOG_SPREAD: 1.0}}
             moves = {"m": {CENTRE: 1.0}, **wide, **dispersions}
-            parts.append(Part(strays, log_strayed + log_side, tilts, moves, {("width", "width"): {CENTRE: shift}}))
+            parts.append(RowPart(strays, log_strayed + log_side, tilts, moves, {("width", "width"): {CENTRE: shift}}))
         return moments_of_parts(names, parts)
 
     def describe(self) -> Description:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from robustly.approx.moments import second_order
-from robustly.glm.part_moments import Part, PartDensity, Rates, log_shares, moments_of_parts
+from robustly.glm.part_moments import PartDensity, Rates, RowPart, log_shares, moments_of_parts
 from robustly.glm.priors import student_constant
 
 # Of which a density is a function: the error, the log scale, the log degrees of freedom.
@@ -62,11 +62,11 @@ def measured_moments(y: Any, numbers: Sequence[Any]) -> tuple[Any, Any, Any]:
     bent = {SCALE: 2.0 * grown * (1.0 - grown)}
     (log_strayed, strayed), (log_core, belongs) = log_shares(share)
     core: dict[str, Rates] = {"m": {ERROR: -1.0}, "scale": {SCALE: 1.0}, "dof": {DOF: 1.0}}
-    parts = [Part(density(y - m, scale), log_core, {"share": belongs}, core, {})]
+    parts = [RowPart(density(y - m, scale), log_core, {"share": belongs}, core, {})]
     for side in (1.0, -1.0):
         shift = side * jnp.exp(width + scale)
         parts.append(
-            Part(
+            RowPart(
                 density(y - m - shift, scale + wider),
                 log_strayed - float(np.log(2.0)),
                 {"share": strayed},

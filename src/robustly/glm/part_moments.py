@@ -37,7 +37,7 @@ class PartDensity(NamedTuple):
         return sum(rate * self.curve[i, j] for i, j, rate in pairs) + self.along(bend)
 
 
-class Part(NamedTuple):
+class RowPart(NamedTuple):
     """One of the places a row may be from."""
 
     density: PartDensity
@@ -56,7 +56,7 @@ def log_shares(log_odds: Any) -> tuple[tuple[Any, tuple[Any, Any]], tuple[Any, t
     return (jax.nn.log_sigmoid(log_odds), (1.0 - share, bend)), (jax.nn.log_sigmoid(-log_odds), (-share, bend))
 
 
-def moments_of_parts(names: Sequence[str], parts: Sequence[Part]) -> tuple[Any, Any, Any]:
+def moments_of_parts(names: Sequence[str], parts: Sequence[RowPart]) -> tuple[Any, Any, Any]:
     """The log of the sum of the parts, with its slope and curvature in the numbers of these names."""
     # A row that one part makes impossible must not stop the search.
     heights = [jnp.maximum(part.density.value + part.log_share, -1e300) for part in parts]

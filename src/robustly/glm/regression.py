@@ -71,6 +71,10 @@ class Edges:
         """Where to climb from, given the limits of the problem."""
         return []
 
+    def rescue(self, problem: Regression, bad: np.ndarray) -> np.ndarray | None:
+        """Another place to begin, where a start has no finite evidence."""
+        return None
+
     def limits(self, problem: Regression, begin: Found | None) -> Sequence[Limit]:
         """Simpler laws at the edge."""
         return ()
@@ -381,6 +385,9 @@ class Regression(ViewProblem):
             assert isinstance(begin.problem, Regression)
             return [self.joined(*begin.problem.split(begin.vector))]
         return self.edges.starts(self)
+
+    def rescue(self, bad: np.ndarray) -> np.ndarray | None:
+        return self.edges.rescue(self, bad)
 
     def is_better(self, tried: Found, best: Found) -> bool:
         return super().is_better(tried, best) and not (self.edges.tops_only and tried.outcome.kind == "end")
