@@ -31,6 +31,11 @@ class Approximation(ABC):
     """Whether the reported evidence is never above the true one (up to the accuracy of the arithmetic)."""
     is_exact: ClassVar[bool] = False
 
+    @property
+    def repays_compiling(self) -> bool:
+        """Whether looks at few rows take so long that compiling them well, a second or two, is made up for."""
+        return False
+
     def describe(self) -> str:
         """How a local is integrated, in words."""
         return repr(self)

@@ -21,6 +21,8 @@ from robustly.model.wide_curvature import Curve, WideCurvature
 # (vector, expected gain) -> why to stop, or None to go on
 Watch = Callable[[np.ndarray, float], Outcome | None]
 Report = Callable[[dict[str, Any]], None]
+# (value, curvature, expected gain) -> why to stop, or None to go on
+Hopeless = Callable[[float, Curve, float], Outcome | None]
 
 # A step on a log scale at most doubles or halves a parameter; beyond that the quadratic picture is not to be trusted.
 LEAP = 0.7
@@ -81,6 +83,7 @@ def maximize(
     *,
     watch: Watch | None = None,
     report: Report | None = None,
+    hopeless: Hopeless | None = None,
 ) -> Optimum:
     """Maximise a problem's objective from `start`.
 
@@ -91,9 +94,10 @@ def maximize(
     Args:
         watch: called after every step with the vector and the gain still expected; an outcome ends the climb.
         report: called with every history entry, for progress bars.
+        hopeless: called after every step that was looked at in full, of climbs that matter only if their top is high enough.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # rows beyond floating point: told by how the climb ends
-        newton = Newton(problem, start, stop, watch, report)
+        newton = Newton(problem, start, stop, watch, report, hopeless)
         while newton.optimum is None:
             newton.step()
     return newton.optimum
@@ -103,9 +107,15 @@ class Newton:
     """A climb under way: :meth:`step` until there is an `optimum`."""
 
     def __init__(
-        self, problem: Problem, start: np.ndarray, stop: Stop, watch: Watch | None = None, report: Report | None = None
+        self,
+        problem: Problem,
+        start: np.ndarray,
+        stop: Stop,
+        watch: Watch | None = None,
+        report: Report | None = None,
+        hopeless: Hopeless | None = None,
     ) -> None:
-        self.problem, self.stop, self.watch, self.report = problem, stop, watch, report
+        self.problem, self.stop, self.watch, self.report, self.hopeless = problem, stop, watch, report, hopeless
         self.began = time.perf_counter()
         self.history: list[dict[str, Any]] = []
         self.optimum: Optimum | None = None
@@ -216,6 +226,8 @@ class Newton:
             return
         self.fast = length == 1.0 and gain < FAST * before
         ended = None if self.watch is None else self.watch(x, gain)
+        if ended is None and self.hopeless is not None and self.exact and not self.far:
+            ended = self.hopeless(self.value, self.curve, gain)
         if ended is not None:
             self._end(ended)
 

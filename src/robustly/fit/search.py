@@ -17,7 +17,7 @@ import numpy as np
 from robustly._runtime.freed_memory import give_back
 from robustly._runtime.threads import products_on_one_thread
 from robustly.errors import FitError
-from robustly.fit.newton import maximize
+from robustly.fit.newton import Hopeless, maximize
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import FEW, EvidenceProblem, Found
 
@@ -28,15 +28,29 @@ Report = Callable[[dict[str, Any]], None]
 
 
 def search(
-    problem: EvidenceProblem, stop: Stop, *, start: np.ndarray | None = None, report: Report | None = None
+    problem: EvidenceProblem,
+    stop: Stop,
+    *,
+    start: np.ndarray | None = None,
+    report: Report | None = None,
+    hopeless: Hopeless | None = None,
 ) -> Found:
-    """The best parameters of a problem. Where they lie at the edge, the outcome says which simpler model it is."""
+    """The best parameters of a problem. Where they lie at the edge, the outcome says which simpler model it is.
+
+    Of a problem that matters only if its top is high enough, `hopeless` ends climbs on the way.
+    """
     # Of few rows no pass takes more than one thread, and to say so once takes a tenth of saying it every time.
     with products_on_one_thread() if len(problem.rows) <= FEW else nullcontext():
-        return _searched(problem, stop, start, report)
+        return _searched(problem, stop, start, report, hopeless)
 
 
-def _searched(problem: EvidenceProblem, stop: Stop, start: np.ndarray | None, report: Report | None) -> Found:
+def _searched(
+    problem: EvidenceProblem,
+    stop: Stop,
+    start: np.ndarray | None,
+    report: Report | None,
+    hopeless: Hopeless | None,
+) -> Found:
     begin = _fit_of_sample(problem, stop) if start is None and len(problem.rows) > MANY_ROWS else None
     limits = problem.limits(begin) if start is None else ()
     for limit in limits:
@@ -45,7 +59,9 @@ def _searched(problem: EvidenceProblem, stop: Stop, start: np.ndarray | None, re
 
     def climb(one: EvidenceProblem, at: np.ndarray) -> Found:
         objective, start_there = one.searched(at)
-        return Found(one, one.left(maximize(objective, start_there, stop, watch=one.watch(), report=report)))
+        return Found(
+            one, one.left(maximize(objective, start_there, stop, watch=one.watch(), report=report, hopeless=hopeless))
+        )
 
     best: Found | None = None
     for at in problem.starts(begin) if start is None else [start]:

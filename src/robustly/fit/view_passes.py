@@ -48,13 +48,19 @@ class RowKernel:
     def __reduce__(self) -> Any:
         return row_kernel, (self.model, self.approx)
 
-    def by_row(self, function: Callable[..., Any], numbers: tuple[Array, ...], *more: Any) -> Callable[..., Any]:
-        """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs."""
+    def by_row(
+        self, function: Callable[..., Any], numbers: tuple[Array, ...], *more: Any, often: bool = False
+    ) -> Callable[..., Any]:
+        """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs.
+
+        What a search asks for again and again (`often`) is compiled well where the approximation says that this pays.
+        """
         axes = tuple(0 if np.ndim(number) else None for number in numbers)
         place = (function, axes, more)
         if place not in self._kept:
             name = lasting_name(self.model.made_by, self.approx, *place) if self.model.made_by else None
-            self._kept[place] = one_thread(jax.vmap(partial(function, self), (axes, 0, 0, *more)), name)
+            each = jax.vmap(partial(function, self), (axes, 0, 0, *more))
+            self._kept[place] = one_thread(each, name, often=often and self.approx.repays_compiling)
         return self._kept[place]
 
     def curves(
@@ -64,7 +70,7 @@ class RowKernel:
 
         They are zero in numbers that are `held`.
         """
-        return self.by_row(RowCurves(held), numbers, None)(numbers, row, state, rough)
+        return self.by_row(RowCurves(held), numbers, None, often=True)(numbers, row, state, rough)
 
     def expected(self, numbers: tuple[Array, ...], row: Data, state: Array, at: tuple[Any, ...]) -> tuple[Any, ...]:
         """As :meth:`curves`, of what EM maximises: the expected log density under posteriors found at the numbers `at`."""

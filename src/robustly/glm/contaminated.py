@@ -21,12 +21,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from robustly.approx import Approximation, Exact
-from robustly.approx.moments import Finish, Moments
+from robustly.approx.moments import Finish, Moments, second_order
 from robustly.glm.families import Normal
 from robustly.glm.family import Family
 from robustly.glm.law import Description, Law
 from robustly.glm.local import Classical, LocalPrecision, LocalPredictor, log_prior, log_student_t
 from robustly.glm.measured_parts import measured_moments
+from robustly.glm.part_moments import PartDensity, RowPart, log_shares, moments_of_parts
+from robustly.glm.predictor_integrals import (
+    CENTRE,
+    DISPERSIONS,
+    LOG_SPREAD,
+    NODES,
+    find_ends,
+    integral_density,
+    log_integral,
+)
 from robustly.model.row import RowModel
 from robustly.result.two_part import (
     DOF,
@@ -45,8 +55,6 @@ if TYPE_CHECKING:
     Row = tuple[Array, Array]
     Numbers = tuple[Array, ...]
 
-# Points of an integral, how far down they go in nats, most steps to find the peak and these ends, and how closely.
-NODES, DEPTH, CLIMB, WIDEN, NEAR = 16, 17.0, 14, 10, 1e-3
 # Normal priors, on the scales that are searched: log odds of the share, logarithms of the others.
 SPREAD = (float(np.log(0.5)), 1.0)
 WIDE = ("variation", "width")
@@ -197,31 +205,33 @@ class Contaminated(Law):
         either = jnp.logaddexp(up + jax.nn.log_sigmoid(side), down + jax.nn.log_sigmoid(-side))
         return core[0] if core else self.core.evidence(row, *numbers[:-4]), either
 
-    def near(self, row: Row, numbers: Numbers, state: Array) -> Callable[[Array], Array]:
-        """A row's evidence as a function of its numbers, right to second order there: integrals enter by their derivatives.
-
-        Differentiating points would cost many times as much as looking at them.
-        """
+    def moments(self, row: Row, numbers: Numbers, state: Array) -> tuple[Array, Array, Array]:
+        """A row's evidence with its slope and curvature in its numbers."""
         import jax
         import jax.numpy as jnp
 
-        whole = lambda numbers: (lambda own, nuisance: jnp.stack([jnp.stack([*one, *nuisance]) for one in own]))(
-            *self._integrals(numbers)
-        )
-        at = whole(jax.lax.stop_gradient(numbers))
-        likelihood = lambda own, nuisance: self._likelihood(row, own, nuisance)
-        known = jax.vmap(lambda at, place: integral_moments(likelihood, at, place))(
-            at, state.reshape(self.integrated, 3)
-        )
-        value, slope, curve = jax.lax.stop_gradient(known)
-
-        def evidence(given: Array) -> Array:
-            moved = whole(tuple(given)) - at
-            bent = jnp.einsum("ki,kij,kj->k", moved, curve, moved)
-            integrals = value + jnp.einsum("ki,ki->k", slope, moved) + 0.5 * bent
-            return jnp.logaddexp(*self._shares(given[-1], *self._both(row, tuple(given), integrals)))
-
-        return evidence
+        names, given = ("m", *self.names), tuple(jnp.asarray(number, dtype=float) for number in numbers)
+        side, _, width, share = given[-4:]
+        own, nuisance = self._integrals(given)
+        likelihood = lambda u, *nuisance: self._likelihood(row, u, nuisance)
+        density = lambda own, place: integral_density(likelihood, own[0], own[1], nuisance, place)
+        found = jax.vmap(density)(own, state.reshape(self.integrated, 3))
+        *core, up, down = (jax.tree.map(lambda whole, k=k: whole[k], found) for k in range(self.integrated))
+        dispersions = {name: {DISPERSIONS + i: 1.0} for i, name in enumerate(self.family.nuisance)}
+        (log_strayed, strayed), (log_core, belongs) = log_shares(share)
+        if core:
+            moves = {"m": {CENTRE: 1.0}, "spread": {LOG_SPREAD: 1.0}, **dispersions}
+        else:
+            value, slope, curve = second_order(lambda *some: self.core.evidence(row, *some), given[:-4])
+            bends = {(i, j): curve[i, j] for i in range(len(slope)) for j in range(i, len(slope))}
+            core, moves = [PartDensity(value, slope, bends)], {name: {i: 1.0} for i, name in enumerate(names[:-4])}
+        parts = [RowPart(core[0], log_core, {"share": belongs}, moves, {})]
+        for strays, sign, (log_side, tilt) in zip((up, down), (1.0, -1.0), log_shares(side)):
+            shift, tilts = sign * jnp.exp(width), {"share": strayed, "side": tilt}
+            wide = {"variation": {LOG_SPREAD: 1.0}, "width": {CENTRE: shift, LOG_SPREAD: 1.0}}
+            moves = {"m": {CENTRE: 1.0}, **wide, **dispersions}
+            parts.append(RowPart(strays, log_strayed + log_side, tilts, moves, {("width", "width"): {CENTRE: shift}}))
+        return moments_of_parts(names, parts)
 
     def describe(self) -> Description:
         return Description(
@@ -243,6 +253,10 @@ class PartsRule(Exact):
     """How a row of two parts is looked at: each part at points that are found once a pass."""
 
     law: Contaminated
+
+    @property
+    def repays_compiling(self) -> bool:
+        return self.law.integrated_by_points
 
     def check(self, model: RowModel) -> None:
         pass
@@ -267,110 +281,11 @@ class PartsRule(Exact):
     def moments(
         self, model: RowModel, finish: Finish, numbers: Any, row: Any, z: Any, state: Any, rough: Any
     ) -> Moments:
-        import jax
-        import jax.numpy as jnp
-
         if not self.law.integrated:
             evidence, slope, curve = measured_moments(row[0], numbers)
             return Moments(evidence, evidence, slope, curve)
-        given = jnp.stack([jnp.asarray(number, dtype=float) for number in numbers])
-        near = self.law.near(row, tuple(given), state)
-        value, slope = jax.value_and_grad(near)(given)
-        return Moments(value, value, slope, jax.hessian(near)(given))
-
-
-def find_ends(joint: Callable[..., Array], numbers: Numbers, begin: Array) -> Array:
-    """The peak of a density with one peak, and how far to the left and to the right of it the density falls by `DEPTH` nats.
-
-    Searched for from where they were before; from there a step or two do.
-    """
-    import jax
-    import jax.numpy as jnp
-
-    density = lambda u: joint(u, *numbers)
-    slope = jax.grad(density)
-    bend = jax.grad(slope)
-
-    def climb(seen: Any) -> Any:
-        # Left of its peak a count has almost no curvature, and a full step would land where exp overflows.
-        u, _, turn = seen
-        step = jnp.clip(-slope(u) / jnp.minimum(bend(u), -1e-12), -1.0, 1.0)
-        return u + step, jnp.abs(step), turn + 1
-
-    mode, _, _ = jax.lax.while_loop(
-        lambda seen: (seen[1] > NEAR) & (seen[2] < CLIMB), climb, (begin[0], jnp.ones_like(begin[0]), 0)
-    )
-    top, width = density(mode), jnp.minimum(1.0 / jnp.sqrt(jnp.maximum(-bend(mode), 1e-12)), jnp.exp(numbers[1]))
-    sides = jnp.array([-1.0, 1.0])
-    fall = lambda length: top - density(mode + sides * length)
-    ends = jnp.where(begin[1:] > 0, begin[1:], np.sqrt(2.0 * DEPTH) * width)
-
-    def widen(seen: Any) -> Any:
-        length, there, turn = seen
-        length = length * jnp.clip(jnp.sqrt(DEPTH / jnp.maximum(there, 1e-6)), 0.2, 3.0)
-        return length, fall(length), turn + 1
-
-    ends, _, _ = jax.lax.while_loop(
-        lambda seen: (jnp.max(jnp.abs(seen[1] - DEPTH)) > 0.1 * DEPTH) & (seen[2] < WIDEN), widen, (ends, fall(ends), 0)
-    )
-    return jnp.concatenate([mode[None], ends])
-
-
-def points_of(place: Array) -> tuple[Array, Array]:
-    """Points of a trapezoid rule from end to end, and the logarithm of their step: few do for a smooth peak.
-
-    Where exactly they sit matters only to the integration error, of which there is next to none.
-    """
-    import jax.numpy as jnp
-
-    mode, low, high = place
-    step = (low + high) / (NODES - 1)
-    return mode - low + step * jnp.arange(NODES), jnp.log(step)
-
-
-def log_integral(joint: Callable[..., Array], numbers: Numbers, place: Array) -> Array:
-    """log ∫ exp joint(u, numbers) du, at points that stay where they are."""
-    import jax
-
-    points, logs = points_of(place)
-    return jax.scipy.special.logsumexp(joint(points, *numbers) + logs)
-
-
-def integral_moments(
-    likelihood: Callable[[Array, Array], Array], numbers: Array, place: Array
-) -> tuple[Array, Array, Array]:
-    r"""As :func:`log_integral` of a likelihood times N(u; centre, spread²), with slope and curvature in the numbers.
-
-    Numbers are the centre, the log spread and what else the likelihood sees. With g and h the slope and the curvature of the
-    integrand's logarithm at a point, the slope is :math:`E g` and the curvature :math:`E h + \mathrm{Cov}\, g`, in shares of the integral.
-    """
-    import jax
-    import jax.numpy as jnp
-
-    points, logs = points_of(place)
-    centre, log_spread, nuisance = numbers[0], numbers[1], numbers[2:]
-    inverse = jnp.exp(-log_spread)
-    z = (points - centre) * inverse
-    seen = lambda nuisance: likelihood(points, nuisance)
-    height = seen(nuisance) + log_prior("normal", points - centre, log_spread) + logs
-    top = jnp.max(height)
-    share = jnp.exp(height - top)
-    total = jnp.sum(share)
-    share = share / total
-    slopes = [z * inverse, z**2 - 1.0]
-    own = {(0, 0): -(inverse**2), (0, 1): -2.0 * inverse * (share @ z), (1, 1): -2.0 * (share @ z**2)}
-    if len(nuisance):
-        slopes += list(jax.jacfwd(seen)(nuisance).T)
-        bent = jnp.einsum("p,pij->ij", share, jax.jacfwd(jax.jacfwd(seen))(nuisance))
-        own |= {(2 + i, 2 + j): bent[i, j] for i in range(len(nuisance)) for j in range(len(nuisance)) if i <= j}
-    means = [share @ one for one in slopes]
-    size = len(slopes)
-    curve = [[jnp.zeros(())] * size for _ in range(size)]
-    for i in range(size):
-        for j in range(i, size):
-            covariance = share @ ((slopes[i] - means[i]) * (slopes[j] - means[j]))
-            curve[i][j] = curve[j][i] = covariance + own.get((i, j), 0.0)
-    return top + jnp.log(total), jnp.stack(means), jnp.array(curve)
+        value, slope, curve = self.law.moments(row, numbers, state)
+        return Moments(value, value, slope, curve)
 
 
 def believed_of_core(core: Law) -> dict[str, tuple[float, float]]:

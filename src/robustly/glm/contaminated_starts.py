@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from robustly.fit.newton import Watch, maximize
+from robustly.fit.newton import Hopeless, Watch, maximize
 from robustly.fit.outcome import Stop
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
@@ -27,7 +27,8 @@ STOP = Stop(1e-9, 60)
 MANY_ROWS = 20_000
 # Small subsets, and how often each is fitted again to its closest half.
 SUBSETS, CONCENTRATIONS = 40, 3
-KEPT_SUBSETS = 3
+# The best of them are fitted until nothing moves, or so often.
+KEPT_SUBSETS, MOST_CONCENTRATIONS = 3, 10
 # Subsets are weighed by so many rows, the best of them by all.
 FEW_ROWS = 300
 # Beyond these a start is made from so many rows or columns.
@@ -51,22 +52,26 @@ def trimmed_start(design: Design, family: Any) -> list[tuple[np.ndarray, np.ndar
     if size > START_COLUMNS or len(some) < 2 * size + 2:
         return []
     few = np.sort(rng.choice(len(some), FEW_ROWS, replace=False)) if len(some) > FEW_ROWS else slice(None)
-    chosen = np.argsort(rng.random((SUBSETS, len(some))), axis=1)[:, : size + 1]
+    chosen = np.argpartition(rng.random((SUBSETS, len(some))), size, axis=1)[:, : size + 1]
     u = _least_squares(columns[chosen], target[chosen])
     for _ in range(CONCENTRATIONS):
         u, left = _concentrated(columns[few], target[few], u)
     u = u[np.argsort(left)[:KEPT_SUBSETS]]
-    for _ in range(10):
+    for _ in range(MOST_CONCENTRATIONS):
+        before = u
         u, left = _concentrated(columns, target, u)
+        if np.array_equal(u, before):
+            break
     best = u[int(left.argmin())]
     return [(best, target - columns @ best)]
 
 
 def _least_squares(columns: np.ndarray, target: np.ndarray) -> np.ndarray:
     """Of several sets of rows, (sets, rows, columns); next to no ridge serves sets that do not tell columns apart."""
-    gram = np.einsum("sri,srj->sij", columns, columns)
+    turned = columns.transpose(0, 2, 1)
+    gram = turned @ columns
     gram += 1e-10 * (np.trace(gram, axis1=1, axis2=2)[:, None, None] + 1e-300) * np.eye(columns.shape[2])
-    return np.linalg.solve(gram, np.einsum("sri,sr->si", columns, target)[..., None])[..., 0]
+    return np.linalg.solve(gram, turned @ target[..., None])[..., 0]
 
 
 def _concentrated(columns: np.ndarray, target: np.ndarray, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -102,8 +107,10 @@ def on_all_rows(found: Found, design: Design) -> Found:
     return found if found.problem.design is design else replace(found, problem=found.problem.with_design(design))
 
 
-def best_of_starts(design: Design, plan: Plan, starts: list[np.ndarray], watch: Watch | None = None) -> Found:
-    """The highest top that is climbed to."""
+def best_of_starts(
+    design: Design, plan: Plan, starts: list[np.ndarray], watch: Watch | None = None, hopeless: Hopeless | None = None
+) -> Found:
+    """The highest top that is climbed to; `hopeless` ends climbs whose top would not matter."""
     best: Found | None = None
     if len(design) > MANY_ROWS:
         # Of many rows a sample says where the top is.
@@ -111,7 +118,7 @@ def best_of_starts(design: Design, plan: Plan, starts: list[np.ndarray], watch: 
         starts = [best_of_starts(sample, plan, starts, watch).vector]
     for start in starts:
         problem = regression(design, plan)
-        found = Found(problem, maximize(problem, start, STOP, watch=watch))
+        found = Found(problem, maximize(problem, start, STOP, watch=watch, hopeless=hopeless))
         if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-6):
             best = found
     assert best is not None

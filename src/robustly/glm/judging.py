@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from robustly._runtime.threads import on_one_thread
-from robustly.fit.newton import Watch
+from robustly.fit.newton import Hopeless, Watch
 from robustly.fit.outcome import Outcome
 from robustly.fit.problem import Found
 from robustly.glm.classical import fit_classical
@@ -37,9 +37,11 @@ from robustly.glm.predictive import Fitted
 from robustly.glm.regression import Plan, Regression, plan_of
 from robustly.model.linear import Design
 from robustly.result.outliers import (
+    BEHIND,
     HEAVY_MARGIN,
     Candidate,
     Judgement,
+    behind,
     finite_curve,
     heavy_tails_doubt,
     judge,
@@ -85,16 +87,25 @@ def fit_contaminated(design: Design, plan: Plan) -> Found:
     classical = fit_classical(design, replace(plan, held={}))
     if _has_none_far_out(classical):
         return classical.with_outcome("boundary", plan.law.boundary_text)
-    laws = _laws(design, replace(plan, known=classical), lambda wide, core: [])
-    evidence = lambda found, margin: Candidate("", found.value, found.optimum.curve, margin=margin).log_evidence
-    found, _, _ = max(laws, key=lambda one: evidence(one[0], one[2]))
+    weighed = lambda found, margin=0.0: Candidate("", found.value, found.optimum.curve, margin=margin)
+    hopeless = behind(weighed(classical)) if classical.outcome.converged else None
+    laws = _laws(design, replace(plan, known=classical), lambda wide, core: [], hopeless)
+    found, _, _ = max(laws, key=lambda one: weighed(one[0], one[2]).log_evidence)
     if isinstance(plan_of(found).law, Contaminated) or not found.outcome.converged:
         return found
     return found.with_outcome("boundary", plan.law.boundary_text)
 
 
-def _laws(design: Design, plan: Plan, by_itself: Callable[[Found, Law], list[WeighedLaw]]) -> list[WeighedLaw]:
-    """Every law that is weighed; `by_itself` gives a core with a spread by itself, from where it stands beside a wide part."""
+def _laws(
+    design: Design,
+    plan: Plan,
+    by_itself: Callable[[Found, Law], list[WeighedLaw]],
+    hopeless: Hopeless | None = None,
+) -> list[WeighedLaw]:
+    """Every law that is weighed; `by_itself` gives a core with a spread by itself, from where it stands beside a wide part.
+
+    A climb that is `hopeless` ends on the way, and its law is not weighed, unless richer cores go on from there.
+    """
     family = plan.law.family
     plain = Plan(Classical(family), nodes=plan.nodes, stop=STOP, extra_ridge=plan.extra_ridge)
     plainest, *richer = cores_of(plan.law)
@@ -110,10 +121,9 @@ def _laws(design: Design, plan: Plan, by_itself: Callable[[Found, Law], list[Wei
     laws = [(classical, plainest, 0.0)]
     if not classical.outcome.converged:
         return laws
-    found = _highest(
-        design, replace(plain, law=Contaminated(family, plainest)), wide_starts(design, plainest, classical, trimmed)
-    )
-    if found.outcome.kind != NOT_A_CORE:
+    starts = wide_starts(design, plainest, classical, trimmed)
+    found = _highest(design, replace(plain, law=Contaminated(family, plainest)), starts, None if richer else hopeless)
+    if found.outcome.kind not in (NOT_A_CORE, BEHIND):
         laws.append((found, plainest, 0.0))
     for core in richer:
         if _overdispersed(core, found):
@@ -176,8 +186,8 @@ def _has_none_far_out(classical: Found) -> bool:
 NOT_A_CORE = "not a core"
 
 
-def _highest(design: Design, plan: Plan, starts: list[np.ndarray]) -> Found:
-    return best_of_starts(design, plan, starts, _too_many_strayed(plan.law))
+def _highest(design: Design, plan: Plan, starts: list[np.ndarray], hopeless: Hopeless | None = None) -> Found:
+    return best_of_starts(design, plan, starts, _too_many_strayed(plan.law), hopeless)
 
 
 def _too_many_strayed(law: Law) -> Watch | None:

@@ -33,7 +33,7 @@ from robustly.localized.two_part_starts import BELIEVED, START, starts_of_two_pa
 from robustly.model.program import hyper
 from robustly.model.program.read import Program
 from robustly.model.row import RowModel
-from robustly.result.outliers import Candidate, Judgement, judge
+from robustly.result.outliers import BEHIND, Candidate, Judgement, behind, judge
 from robustly.result.two_part import log_normal
 from robustly.rows.store import Rows
 
@@ -194,24 +194,29 @@ def fit_two_parts(
     """The better of the two laws, the plain one or that in two parts, and how they judge the rows."""
     integrate = default_approximation(law.core) if approx is None or approx.is_exact else approx
     one_part = Candidate("the fitted prior in one part", plain.value, plain.curve)
+    climb = lambda start, hopeless=None: search(
+        RowProblem(law.model, rows, integrate), stop, start=start, hopeless=hopeless
+    )
+    hopeless = behind(one_part) if plain.outcome.converged else None
     best: Found | None = None
     for theta in starts_of_two_parts(law, plain, rows):
-        start = np.asarray(law.model.parameters.vector(theta))
         try:
-            found = search(RowProblem(law.model, rows, integrate), stop, start=start)
+            found = climb(np.asarray(law.model.parameters.vector(theta)), hopeless)
         except FitError:
             continue
         if np.isfinite(found.value) and (best is None or found.value > best.value):
             best = found
-        if best is not None and best.outcome.converged:
+        if best is not None and (best.outcome.converged or best.outcome.kind == BEHIND):
             break
     if best is None:
         return plain, lambda: judge([one_part])
-    both = Candidate("the fitted prior and a wide part", best.value, best.curve)
+    of = lambda found: Candidate("the fitted prior and a wide part", found.value, found.curve)
 
     def judged() -> Judgement:
-        odds, variance = odds_by_row(law, best)
-        share = float(law.model.parameters.natural(jnp.asarray(best.vector))[f"{law.site}.share"])
-        return judge([one_part, replace(both, log_odds=odds, log_odds_variance=variance, share=share)])
+        # Rows are judged by both laws, also where one was not climbed to its end because the other is the answer.
+        top = climb(best.vector) if best.outcome.kind == BEHIND else best
+        odds, variance = odds_by_row(law, top)
+        share = float(law.model.parameters.natural(jnp.asarray(top.vector))[f"{law.site}.share"])
+        return judge([one_part, replace(of(top), log_odds=odds, log_odds_variance=variance, share=share)])
 
-    return best if both.log_evidence > one_part.log_evidence else plain, judged
+    return best if best.outcome.kind != BEHIND and of(best).log_evidence > one_part.log_evidence else plain, judged

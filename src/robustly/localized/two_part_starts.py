@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.special import expit
 
+from robustly._runtime.threads import on_one_thread
 from robustly.approx import Quadrature
 from robustly.approx.grid import ENDS
 from robustly.errors import FitError
@@ -96,6 +97,7 @@ def _middle_and_far(place: np.ndarray, variance: np.ndarray) -> tuple[float, flo
     return middle, scale, away > FAR_OUT * np.sqrt(scale**2 + variance)
 
 
+@on_one_thread  # asked for once, not for each of the small systems that are solved on the way
 def _by_seen_rows(
     law: Contamination,
     core: dict[str, Any],

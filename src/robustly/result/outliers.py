@@ -25,6 +25,9 @@ from typing import Any
 import numpy as np
 
 from robustly.errors import FitError, ModelError
+from robustly.fit.newton import Hopeless
+from robustly.fit.outcome import Outcome
+from robustly.model.wide_curvature import Curve
 from robustly.result.levels import check_level
 
 # How a model's `tail_probabilities` are read: as tails of a distribution, or as the probability that the row does belong.
@@ -47,6 +50,10 @@ JUDGED = 1 << 18
 ENOUGH_ROWS = 1 << 16
 # The share of false rows on a list, unless told.
 USUAL = 0.05
+# A climb is near its top when it expects so little (in nats), may come to so many times as much, and has lost if that leaves it so far
+# behind.
+NEAR_TOP, MORE_THAN_EXPECTED, CLEARLY = 0.1, 3.0, 1.5
+BEHIND = "behind"
 # A law with less than this probability is ruled out.
 RULED_OUT = 0.05
 # One with less has no say in tails.
@@ -133,6 +140,20 @@ class Candidate:
         # A row that took part in the estimates pulled them to itself; one that did not is as far as it looks, and more.
         inside = 1.0 if self.probability is None else 1.0 - self.probability
         return 2.0 * ndtr(-score / np.sqrt(np.maximum(1.0 + (1.0 - 2.0 * inside) * variance, LEAST)))
+
+
+def behind(other: Candidate) -> Hopeless:
+    """Ends a climb to a top that another law outdoes, in height and in evidence, with more to spare than the climb has before it."""
+    reason = Outcome(BEHIND, "another law has more evidence.")
+
+    def hopeless(value: float, curve: Curve, gain: float) -> Outcome | None:
+        here = Candidate("", value + MORE_THAN_EXPECTED * gain, np.asarray(curve))
+        # Where some direction curves upwards there is more to come than a quadratic picture expects.
+        if gain > NEAR_TOP or here.value > other.value or not np.isfinite(here.log_evidence):
+            return None
+        return reason if here.log_evidence < other.log_evidence - CLEARLY else None
+
+    return hopeless
 
 
 def vectors_along(
