@@ -86,6 +86,16 @@ def test_without_strayed_rows_the_prior_keeps_one_part():
     assert fit.outlier_probability.mean() < 0.05
 
 
+def test_rows_of_which_none_strayed_are_judged_as_by_a_climb_to_its_end(monkeypatch):
+    """The fit gives the second part up on the way; who asks for probabilities has it climbed on."""
+    quick = rb.localize(places, "place", contaminated=True).fit(*drawn(1, 0))
+    monkeypatch.setattr("robustly.localized.contaminated.behind", lambda other: None)
+    whole = rb.localize(places, "place", contaminated=True).fit(*drawn(1, 0))
+    assert quick.evidence.sum() == pytest.approx(whole.evidence.sum(), abs=1e-9)
+    np.testing.assert_allclose(quick.outlier_probability, whole.outlier_probability, atol=1e-5)
+    assert quick.judgement.weights == pytest.approx(whole.judgement.weights, abs=1e-5)
+
+
 def test_what_has_no_two_parts_is_refused():
     def two(y=None):
         place = numpyro.sample("place", dist.Normal(0.0, 1.0))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from robustly.fit.newton import Function, maximize, upward
 from robustly.fit.objective import Effort, Look
 from robustly.fit.outcome import Stop
+from robustly.result.outliers import BEHIND, Candidate, behind
 
 
 class TwoRules(Function):
@@ -133,3 +134,33 @@ def test_the_fit_of_a_sample_stops_where_it_is_a_start():
     assert asked.of_start.max_steps == 70
     assert asked.remaining == 0.0 < asked.of_start.remaining
     assert asked.of_start.of_start == asked.of_start
+
+
+@settings(max_examples=25, deadline=None)
+@given(top=st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=3).map(np.array), ahead=st.floats(-4.0, 4.0))
+def test_a_climb_is_given_up_only_where_its_top_has_less_evidence(top, ahead):
+    """Of a concave function: against another law that is ahead by more or less, the climb ends at the top unless that has lost."""
+    start = np.zeros(len(top))
+    whole = maximize(Function(hill(top, 0.0, [])), start, Stop(1e-12))
+    here = Candidate("", whole.value, whole.curve)
+    other = Candidate("", whole.value + ahead, whole.curve)
+    found = maximize(Function(hill(top, 0.0, [])), start, Stop(1e-12), hopeless=behind(other))
+    if found.outcome.kind == BEHIND:
+        assert here.log_evidence < other.log_evidence
+        assert here.value < other.value
+    else:
+        np.testing.assert_allclose(found.vector, whole.vector, atol=1e-5)
+
+
+def test_a_climb_that_is_never_called_hopeless_takes_the_same_way():
+    seen, again = [], []
+    top = np.array([2.0, -1.0])
+    maximize(Function(hill(top, 0.3, seen)), np.zeros(2), Stop(1e-12))
+    maximize(Function(hill(top, 0.3, again)), np.zeros(2), Stop(1e-12), hopeless=lambda value, curve, gain: None)
+    np.testing.assert_array_equal(seen, again)
+
+
+def test_where_a_direction_curves_upwards_nothing_is_given_up():
+    """A saddle far below another law: there is more to come than a quadratic picture says."""
+    assert behind(Candidate("", 100.0, -np.eye(2)))(0.0, np.diag([-1.0, 1.0]), 1e-3) is None
+    assert behind(Candidate("", 100.0, -np.eye(2)))(0.0, -np.eye(2), 1e-3) is not None

@@ -13,7 +13,9 @@ FEW_NUMBERS_IN = 12_288
 OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_parallel_codegen_split_count": 1}
 
 
-def one_thread(function: Callable[..., Any], name: str | None = None, *, often: bool = False) -> Callable[..., Any]:
+def one_thread(
+    function: Callable[..., Any], name: str | None = None, *, often: bool = False, older: bool | None = None
+) -> Callable[..., Any]:
     """Compiled for one thread: chunks are what threads share out, and small operations are slower in pieces.
 
     By one thread, too: XLA's compiler threads can wait for each other for ever over a large program with matrix factors
@@ -25,10 +27,12 @@ def one_thread(function: Callable[..., Any], name: str | None = None, *, often: 
             program is then kept for the processes to come.
         often: whether a program is where the time goes even over few rows, as where each is integrated at many points, or for
             every draw of a sampler. To compile it then takes a second longer, and the program a third of the time.
+        older: whether few rows go by XLA's older emitter; if not told, those that are not asked for `often`. Of sums over points, one
+            after the other, the newer one makes hardly faster programs, and takes three times as long.
     """
     import jax
 
-    options = lambda is_small: quick_options(often) if is_small else OPTIONS
+    options = lambda is_small: quick_options(often, not often if older is None else older) if is_small else OPTIONS
     compiled = cache(lambda is_small: jax.jit(function, compiler_options=options(is_small)))
     known: dict[Any, Callable[..., Any]] = {}
 
@@ -48,16 +52,17 @@ def one_thread(function: Callable[..., Any], name: str | None = None, *, often: 
 
 
 @cache
-def quick_options(often: bool) -> dict[str, Any]:
+def quick_options(often: bool, older: bool) -> dict[str, Any]:
     """How programs over few rows are compiled. XLA refuses options that a release does not know."""
     import jax
 
-    if often and not jax.config.read("jax_disable_most_optimizations"):
-        return {**OPTIONS, "xla_backend_optimization_level": 1}
-    options = {**OPTIONS, "xla_backend_optimization_level": 0}
-    older = {"xla_cpu_use_fusion_emitters": False}
+    well = often and not jax.config.read("jax_disable_most_optimizations")
+    options = {**OPTIONS, "xla_backend_optimization_level": 1 if well else 0}
+    if well and not older:
+        return options
+    emitter = {"xla_cpu_use_fusion_emitters": False}
     try:
-        jax.jit(lambda: 0, compiler_options=older)()
+        jax.jit(lambda: 0, compiler_options=emitter)()
     except jax.errors.JaxRuntimeError:
         return options
-    return options | older
+    return options | emitter

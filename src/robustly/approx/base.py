@@ -33,7 +33,7 @@ class Approximation(ABC):
 
     @property
     def repays_compiling(self) -> bool:
-        """Whether looks at few rows take so long that compiling them well, a second or two, is made up for."""
+        """Whether looks at few rows take so long that compiling them well, a second longer, is made up for."""
         return False
 
     def describe(self) -> str:

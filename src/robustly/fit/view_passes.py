@@ -60,7 +60,8 @@ class RowKernel:
         if place not in self._kept:
             name = lasting_name(self.model.made_by, self.approx, *place) if self.model.made_by else None
             each = jax.vmap(partial(function, self), (axes, 0, 0, *more))
-            self._kept[place] = one_thread(each, name, often=often and self.approx.repays_compiling)
+            often = often and self.approx.repays_compiling
+            self._kept[place] = one_thread(each, name, often=often, older=True)
         return self._kept[place]
 
     def curves(
