@@ -48,23 +48,35 @@ class RowKernel:
     def __reduce__(self) -> Any:
         return row_kernel, (self.model, self.approx)
 
-    def by_row(self, function: Callable[..., Any], numbers: tuple[Array, ...], *more: Any) -> Callable[..., Any]:
-        """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs."""
+    def by_row(
+        self, function: Callable[..., Any], numbers: tuple[Array, ...], *more: Any, often: bool = False
+    ) -> Callable[..., Any]:
+        """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs.
+
+        `often`: see :func:`~robustly._runtime.compiled.one_thread`.
+        """
         axes = tuple(0 if np.ndim(number) else None for number in numbers)
-        place = (function, axes, more)
+        place = (function, axes, more, often)
         if place not in self._kept:
-            name = lasting_name(self.model.made_by, self.approx, *place) if self.model.made_by else None
-            self._kept[place] = one_thread(jax.vmap(partial(function, self), (axes, 0, 0, *more)), name)
+            name = lasting_name(self.model.made_by, self.approx, *place[:3]) if self.model.made_by else None
+            run = jax.vmap(partial(function, self), (axes, 0, 0, *more))
+            self._kept[place] = one_thread(run, name, often=often)
         return self._kept[place]
 
     def curves(
-        self, numbers: tuple[Array, ...], row: Data, state: Array, rough: bool, held: tuple[int, ...] = ()
+        self,
+        numbers: tuple[Array, ...],
+        row: Data,
+        state: Array,
+        rough: bool,
+        held: tuple[int, ...] = (),
+        often: bool = False,
     ) -> tuple[Any, Any, Any, Any]:
         """Every row's evidence, its slopes and curvatures (as :func:`pairs` orders them) in the numbers, and its state.
 
         They are zero in numbers that are `held`.
         """
-        return self.by_row(RowCurves(held), numbers, None)(numbers, row, state, rough)
+        return self.by_row(RowCurves(held), numbers, None, often=often)(numbers, row, state, rough)
 
     def expected(self, numbers: tuple[Array, ...], row: Data, state: Array, at: tuple[Any, ...]) -> tuple[Any, ...]:
         """As :meth:`curves`, of what EM maximises: the expected log density under posteriors found at the numbers `at`."""
