@@ -63,16 +63,31 @@ def intervals(rng: np.random.Generator) -> dict[str, Any]:
     return beside(lambda: rb.RobustPoissonRegression().fit(X, y), lambda model: model.predict_dist(X).interval(0.9))
 
 
-def outliers_of_counts(rng: np.random.Generator) -> dict[str, Any]:
-    X, y = counts(rng, 1_000_000, 5)
-    return beside(lambda: rb.RobustPoissonRegression().fit(X, y), lambda model: model.outliers())
+def of_counts(ask: Callable[[Any], Any]) -> Cell:
+    def cell(rng: np.random.Generator) -> dict[str, Any]:
+        X, y = counts(rng, 1_000_000, 5)
+        return beside(lambda: rb.RobustPoissonRegression().fit(X, y), ask)
+
+    return cell
 
 
-def outliers_of_measurements(rng: np.random.Generator) -> dict[str, Any]:
-    X = rng.normal(size=(1_000_000, 5))
-    y = X.sum(axis=1) + rng.normal(size=len(X))
-    y[:100] += 10
-    return beside(lambda: rb.RobustLinearRegression().fit(X, y), lambda model: model.outliers())
+def of_measurements(ask: Callable[[Any], Any]) -> Cell:
+    def cell(rng: np.random.Generator) -> dict[str, Any]:
+        X = rng.normal(size=(1_000_000, 5))
+        y = X.sum(axis=1) + rng.normal(size=len(X))
+        y[:100] += 10
+        return beside(lambda: rb.RobustLinearRegression().fit(X, y), ask)
+
+    return cell
+
+
+def listed(model: Any) -> Any:
+    return model.outliers()
+
+
+def doubts(model: Any) -> Any:
+    """The list, and every row's probability besides."""
+    return model.outliers(), model.result_.outlier_probability
 
 
 def one_hot(rng: np.random.Generator) -> dict[str, Any]:
@@ -126,8 +141,10 @@ CELLS: dict[str, Cell] = {
     "loo_200": loo(200),
     "loo_500": loo(500),
     "intervals_1e5": intervals,
-    "outliers_counts_1e6": outliers_of_counts,
-    "outliers_measurements_1e6": outliers_of_measurements,
+    "outliers_counts_1e6": of_counts(listed),
+    "outliers_measurements_1e6": of_measurements(listed),
+    "outlier_probabilities_counts_1e6": of_counts(doubts),
+    "outlier_probabilities_measurements_1e6": of_measurements(doubts),
     "one_hot_20000_x_2000": one_hot,
     "cross_val_two_jobs": jobs,
     "first_draws": first_draws,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ from robustly.glm.families import Binomial, Gamma, NegativeBinomial, Normal, Poi
 from robustly.glm.local import Classical, LocalPrecision, LocalPredictor
 from robustly.glm.measured_parts import measured_moments
 from robustly.glm.predictor_integrals import find_ends, integral_density, log_integral
+from robustly.glm.regression import Plan, Regression
 from robustly.model.read_design import read_design
 from robustly.result.two_part import log_gauss, shifted_parts
 
@@ -173,6 +176,24 @@ def test_derivatives_of_measurements_are_those_of_autodiff(core, own):
     np.testing.assert_allclose(curve, expected[2], rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.parametrize(("core", "own"), [(Classical, []), (LocalPrecision, [3.0])], ids=["normal", "heavy tails"])
+def test_the_loop_over_measurements_adds_up_what_derivatives_by_row_do(core, own):
+    """Of rows in the middle, at a shift, between and beyond, some of which count for nothing and some twice."""
+    rng = np.random.default_rng(3)
+    X, y = rng.normal(1.0, 1.0, (700, 3)), rng.standard_t(2, 700)
+    y[:4] = 40.0, -1e6, 1e60, 7.0
+    design = read_design(X, y, terms=["a", "b", "c"], weight=rng.integers(0, 3, 700))
+    plain = Regression(design, Plan(Contaminated(Normal(), core(Normal()))))
+    design.__dict__["looped"] = True
+    looped = Regression(design, plain.plan)
+    assert plain.loop is None
+    assert looped.loop is not None
+    for numbers in ([1.3, *own, 0.2, 6.0], [0.4, *own, 1.5, 0.7], [20.0, *own, 0.01, 2.0]):
+        vector = plain.joined(rng.normal(size=design.size), np.array([*np.log(numbers), rng.normal()]))
+        for found, known in zip(looped.look(vector), plain.look(vector)):
+            np.testing.assert_allclose(found, known, rtol=1e-11, atol=1e-12 * np.abs(known).max())
+
+
 @pytest.mark.parametrize(
     ("family", "core", "numbers"),
     [
@@ -281,6 +302,28 @@ def test_laws_fitted_to_a_sample_judge_all_rows(monkeypatch):
     np.testing.assert_allclose(fit.outlier_probability[::30], whole[::30], atol=0.02)
     assert np.median(np.abs(fit.outlier_probability - whole)) < 1e-3
     assert set(np.arange(0, 1500, 30)) <= set(fit.outliers())
+
+
+@pytest.mark.parametrize("kind", ["measurements", "counts"])
+def test_a_list_looks_at_few_rows_and_is_that_of_all(kind, monkeypatch):
+    """Rows are listed by their tails: probabilities wait until they are asked for, and surprises settle ties alone."""
+    rng = np.random.default_rng(6)
+    X = rng.normal(size=(1200, 2))
+    y = X @ [1.0, -1.0] + rng.normal(size=1200) if kind == "measurements" else rng.poisson(np.exp(0.5 * X[:, 0]))
+    X[1::40], y[::40] = X[::40], 60.0  # the same row twice, so that some tails are alike
+    y[1::40] = 60.0
+    make = rb.RobustLinearRegression() if kind == "measurements" else rb.RobustPoissonRegression()
+    whole = make.fit(X, y).result_
+    assert whole.surprise.shape == (1200,)
+    fit = make.fit(X, y).result_
+    monkeypatch.setattr("robustly.glm.source.MANY_ROWS", 1000)
+    listed = fit.outlier_places()
+    assert "evidence" not in vars(fit)
+    assert len(listed) >= 60
+    np.testing.assert_array_equal(listed, whole.outlier_places())
+    assert "probability" not in vars(fit.judgement)
+    kept = pickle.loads(pickle.dumps(fit.judgement))
+    np.testing.assert_array_equal(kept.probability, whole.outlier_probability)
 
 
 def test_rows_of_a_clean_core_with_a_spread_are_left_in_peace():

@@ -10,9 +10,11 @@ from scipy.stats import poisson
 
 import robustly as rb
 from robustly.glm import counted_cdf
+from robustly.glm.core_scores import normal_scores
 from robustly.glm.counted_cdf import tabulated_cdf
 from robustly.glm.families import Binomial, NegativeBinomial, Poisson
-from robustly.glm.local import LocalPredictor
+from robustly.glm.law import Law
+from robustly.glm.local import Classical, LocalPredictor
 from robustly.glm.predictive import Fitted, GLMPredictive
 from robustly.glm.regression import Regression
 
@@ -40,6 +42,27 @@ def test_tabulated_probabilities_are_those_integrated_by_row(name: str) -> None:
     found, integrated = predictive.cdf(y), predictive._mixed_cdf_of_all(y)
     np.testing.assert_allclose(found, integrated, rtol=2e-6, atol=1e-7)
     assert np.median(np.abs(found - integrated)) < 1e-9
+
+
+@pytest.mark.parametrize("law", [*(law for law, _, _ in LAWS.values()), Classical(Poisson())], ids=[*LAWS, "no spread"])
+def test_tabulated_scores_are_those_integrated_by_row(law: Law, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To either side, far beyond any table, of counts that few rows have, and of all trials and none."""
+    _, phi, trials = next((one for one in LAWS.values() if one[0] == law), (law, [], [1.0]))
+    rng = np.random.default_rng(4)
+    predictive = GLMPredictive(
+        Fitted(law, np.array(phi), np.zeros(0), False), rng.normal(1.0, 0.7, ROWS), rng.choice(trials, ROWS)
+    )
+    y = predictive.sample(1, key=2)[0]
+    y[:20] = predictive.trials[:20] if isinstance(law.family, Binomial) else y[:20] + rng.poisson(300.0, 20)
+    y[20:30], predictive.m[20:30] = 0.0, 6.0
+    score = lambda: normal_scores(law, predictive.m, np.array(phi), y, predictive.trials)
+    found = score()
+    monkeypatch.setattr(counted_cdf, "MANY_ROWS", ROWS)
+    integrated = score()
+    assert np.isfinite(found).all()
+    assert integrated.max() > 4.0
+    np.testing.assert_allclose(found, integrated, rtol=1e-6, atol=1e-6)
+    assert np.median(np.abs(found - integrated)) < 1e-8
 
 
 @pytest.mark.parametrize("name", ["counts", "counts with tails", "negative binomial"])

@@ -92,10 +92,11 @@ def test_a_pass_that_fails_gives_the_threads_back():
     [
         ("normal", "dispersion", True),
         ("normal", "dispersion", False),
+        ("normal", "contaminated", True),
         ("normal", None, True),
         ("poisson", "predictor", True),
     ],
-    ids=["student-t", "student-t without intercept", "columns alone", "tables"],
+    ids=["student-t", "student-t without intercept", "two parts", "columns alone", "tables"],
 )
 def test_loops_over_rows_add_up_what_matrix_products_do(family, local, intercept, monkeypatch):
     rng = np.random.default_rng(1)

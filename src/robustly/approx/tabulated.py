@@ -23,12 +23,14 @@ LEFT, POINTS = 2, 6
 # So many entries of a point are read at once by loops, and so many rows by products.
 LANES = 8
 AT_ONCE = 4096
-# Points are integrated in blocks of one size, so that they are compiled once.
-BLOCK = 2048
+# Dividing by a whole number may be multiplying with its inverse; what is not a number stays so.
+BETWEEN = {"contract", "arcp"}
+# Points are integrated in blocks of one size, so that they are compiled once. Most tables take a few hundred to a few thousand.
+BLOCK = 1024
 CHECKED = 256
-# What a table may be off in the middle between points, on average and at the worst: values, in parts of a nat and of the
-# value, and a hundred times as much for slopes and curvatures.
-OFF, WORST = 2e-9, 2e-7
+# What a table may be off in the middle between points, on average: values, in parts of a nat and of the value, and a hundred times
+# as much for slopes and curvatures; and how many times as much at the worst.
+OFF, WORST = 2e-9, 100.0
 
 # (predictors, responses, trials) -> value, slopes, curvatures by row; the shared numbers are known
 Curves = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[Any, Any, Any]]
@@ -38,7 +40,7 @@ class Tables(NamedTuple):
     """Values, slopes and curvatures at equally spaced predictors, for each of the different responses."""
 
     entries: np.ndarray
-    """(point, entry), filled up to whole lanes; the points of one response after those of another."""
+    """(point, entry), filled up to whole lanes unless there is but one; the points of one response after those of another."""
     begin: np.ndarray
     """By response, its first point,"""
     size: np.ndarray
@@ -57,6 +59,7 @@ def make_tables(
     width: np.ndarray,
     most: int,
     coarsest: float = STEP,
+    may_be_off: float = OFF,
 ) -> tuple[Tables, float] | None:
     """Tables for predictors between `low` and `high` of each response, or None where that takes more than `most` points.
 
@@ -92,7 +95,7 @@ def make_tables(
         read = _table_entries(*read_tables(tables, middle, of.astype(np.int32), np.shape(found[0][1])[1]))
         off = np.abs(read - entries[-checks:])
         off = off / (1.0 + np.abs(entries[-checks:])) / np.where(np.arange(off.shape[1]) == 0, 1.0, 100.0)
-        if np.all(off.mean(axis=0) <= OFF) and np.all(off <= WORST):
+        if np.all(off.mean(axis=0) <= may_be_off) and np.all(off <= WORST * may_be_off):
             return tables, share
     return None
 
@@ -102,6 +105,8 @@ def _table_entries(value: Any, slope: Any, curve: Any) -> np.ndarray:
 
 
 def _in_lanes(entries: np.ndarray) -> np.ndarray:
+    if entries.shape[1] == 1:  # read one by one: side by side, few points are far apart in memory
+        return entries
     return np.pad(entries, ((0, 0), (0, -entries.shape[1] % LANES)))
 
 
@@ -124,7 +129,7 @@ def read_tables(
         inside = (place >= LEFT) & (place < tables.size[of] - (POINTS - 1 - LEFT))
         cell = np.where(inside, place, LEFT).astype(np.int32)
         weight = np.empty((POINTS, len(of)))
-        weights_between(np.where(inside, place - cell, np.nan), weight)
+        weights_of_places(np.where(inside, place - cell, np.nan), weight)
         # Rows times points, with six entries a row: this product is as quick as a compiled loop, and nothing is compiled.
         points = (tables.begin[of].astype(np.int32) + (cell - LEFT))[:, None] + np.arange(POINTS, dtype=np.int32)
         ends = np.arange(0, points.size + 1, POINTS, dtype=np.int32)
@@ -133,7 +138,7 @@ def read_tables(
     return found[0], found[1 : 1 + size].T, found[1 + size :].T
 
 
-def weights_between(t: Any, weight: np.ndarray) -> None:
+def weights_of_places(t: Any, weight: np.ndarray) -> None:
     """What six equally spaced points count for a place `t` of the way from the third to the fourth; or for many places."""
     a, b, c, d, e = t + 2.0, t + 1.0, t - 1.0, t - 2.0, t - 3.0
     ab, de, tc = a * b, d * e, t * c
@@ -146,10 +151,10 @@ def weights_between(t: Any, weight: np.ndarray) -> None:
 
 
 # For one row, within loops.
-_weights_between = compiled(inline="always")(weights_between)
+weights_between = compiled(inline="always")(weights_of_places)
 
 
-@compiled(fastmath={"contract"}, forceinline=True)
+@compiled(fastmath=BETWEEN, forceinline=True)
 def read_block(
     entries: np.ndarray,
     begin: np.ndarray,
@@ -176,7 +181,7 @@ def read_block(
         else:
             cell[i], weight[0, i] = 0, np.nan
     for i in range(count):
-        _weights_between(weight[0, i], weight[:, i])
+        weights_between(weight[0, i], weight[:, i])
     width = entries.shape[1]
     flat = entries.reshape(-1)
     for i in range(count):

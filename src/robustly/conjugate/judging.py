@@ -48,7 +48,7 @@ def judge_pair(pair: PairDefinition, table: Table, theta: Mapping[str, Any] | No
             return None
         found = judge(candidates)
     whole = lambda part: None if part is None else table.spread_out(part)
-    return replace(found, probability=whole(found.probability), tail=whole(found.tail))
+    return replace(found, doubts=whole(found.probability), tail=whole(found.tail))
 
 
 # ---------------------------------------------------------------------- measurements about a common place

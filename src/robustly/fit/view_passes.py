@@ -53,25 +53,32 @@ class RowKernel:
     ) -> Callable[..., Any]:
         """``function(kernel, numbers, row, state, …)`` of one row for all; `more` says along which axes the rest runs.
 
-        What a search asks for again and again (`often`) is compiled well where the approximation says that this pays.
+        `often`: see :func:`~robustly._runtime.compiled.one_thread`.
         """
         axes = tuple(0 if np.ndim(number) else None for number in numbers)
-        place = (function, axes, more)
+        place = (function, axes, more, often)
         if place not in self._kept:
-            name = lasting_name(self.model.made_by, self.approx, *place) if self.model.made_by else None
+            name = lasting_name(self.model.made_by, self.approx, *place[:3]) if self.model.made_by else None
             each = jax.vmap(partial(function, self), (axes, 0, 0, *more))
-            often = often and self.approx.repays_compiling
             self._kept[place] = one_thread(each, name, often=often, older=True)
         return self._kept[place]
 
     def curves(
-        self, numbers: tuple[Array, ...], row: Data, state: Array, rough: bool, held: tuple[int, ...] = ()
+        self,
+        numbers: tuple[Array, ...],
+        row: Data,
+        state: Array,
+        rough: bool,
+        held: tuple[int, ...] = (),
+        often: bool = False,
     ) -> tuple[Any, Any, Any, Any]:
         """Every row's evidence, its slopes and curvatures (as :func:`pairs` orders them) in the numbers, and its state.
 
         They are zero in numbers that are `held`.
         """
-        return self.by_row(RowCurves(held), numbers, None, often=True)(numbers, row, state, rough)
+        # What a search asks for again and again is compiled well where the approximation says that this pays.
+        often = often or self.approx.repays_compiling
+        return self.by_row(RowCurves(held), numbers, None, often=often)(numbers, row, state, rough)
 
     def expected(self, numbers: tuple[Array, ...], row: Data, state: Array, at: tuple[Any, ...]) -> tuple[Any, ...]:
         """As :meth:`curves`, of what EM maximises: the expected log density under posteriors found at the numbers `at`."""

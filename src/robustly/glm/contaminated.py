@@ -14,7 +14,7 @@ Weak priors on `share`, `side`, `width` and `variation` keep the fit regular whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +26,7 @@ from robustly.glm.families import Normal
 from robustly.glm.family import Family
 from robustly.glm.law import Description, Law
 from robustly.glm.local import Classical, LocalPrecision, LocalPredictor, log_prior, log_student_t
+from robustly.glm.measured_loop import measured_numbers, measured_sums
 from robustly.glm.measured_parts import measured_moments
 from robustly.glm.part_moments import PartDensity, RowPart, log_shares, moments_of_parts
 from robustly.glm.predictor_integrals import (
@@ -126,6 +127,13 @@ class Contaminated(Law):
 
     def width(self, y: np.ndarray, trials: np.ndarray, phi: np.ndarray) -> np.ndarray:
         return self.core.width(y, trials, phi)
+
+    @property
+    def loop(self) -> Callable[..., None] | None:
+        return measured_sums if isinstance(self.family, Normal) else None
+
+    def loop_numbers(self, phi: Sequence[float]) -> tuple[float, ...]:
+        return measured_numbers(phi)
 
     def unseen(self, m: Any, xp: Any) -> Any:
         """What :meth:`places` begins with, of rows with the predictors `m`: their peaks, and ends that are not known yet."""

@@ -23,6 +23,10 @@ from robustly.model.linear import Design
 from robustly.result.outliers import ENOUGH_ROWS
 
 STOP = Stop(1e-9, 60)
+# The top of a sample is a start: closer than this (in nats) to it is far closer than it is to that of all rows.
+SAMPLE_STOP = Stop(1e-3, 60)
+# The end of a climb whose core describes too few rows.
+NOT_A_CORE = "not a core"
 # From so many rows on, what the estimates leave open no longer shows in a row's score.
 MANY_ROWS = 20_000
 # Small subsets, and how often each is fitted again to its closest half.
@@ -108,17 +112,25 @@ def on_all_rows(found: Found, design: Design) -> Found:
 
 
 def best_of_starts(
-    design: Design, plan: Plan, starts: list[np.ndarray], watch: Watch | None = None, hopeless: Hopeless | None = None
+    design: Design,
+    plan: Plan,
+    starts: list[np.ndarray],
+    watch: Watch | None = None,
+    hopeless: Hopeless | None = None,
+    stop: Stop = STOP,
 ) -> Found:
     """The highest top that is climbed to; `hopeless` ends climbs whose top would not matter."""
     best: Found | None = None
     if len(design) > MANY_ROWS:
-        # Of many rows a sample says where the top is.
+        # Of many rows a sample says where the top is, and whether it is worth going to.
         sample = design.with_rows(design.rows.sample(MANY_ROWS // 2, 0))
-        starts = [best_of_starts(sample, plan, starts, watch).vector]
+        begin = best_of_starts(sample, replace(plan, rough=True), starts, watch, stop=SAMPLE_STOP)
+        if begin.outcome.kind == NOT_A_CORE:
+            return replace(begin, problem=regression(design, plan))
+        starts = [begin.vector]
     for start in starts:
         problem = regression(design, plan)
-        found = Found(problem, maximize(problem, start, STOP, watch=watch, hopeless=hopeless))
+        found = Found(problem, maximize(problem, start, stop, watch=watch, hopeless=hopeless))
         if np.isfinite(found.value) and (best is None or found.value > best.value + 1e-6):
             best = found
     assert best is not None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from robustly.glm.contaminated import Contaminated
+from robustly.glm.counted_cdf import MANY_ROWS
 from robustly.glm.families import Normal
 from robustly.glm.local import Classical, Law, LocalPredictor
 from robustly.glm.predictive import Fitted, GLMPredictive
@@ -29,24 +30,25 @@ class OddsOf:
     slopes: bool = True
 
     def __call__(self, numbers: Any, row: Any, state: Any) -> Any:
-        found = self.kernel.by_row(_odds_of(self.law), numbers)(numbers, row, state)
-        return found if self.slopes else found[0]
+        run = self.kernel.by_row(_odds_of(self.law, self.slopes), numbers, often=not self.slopes)
+        return run(numbers, row, state)
 
 
 @cache
-def _odds_of(law: Contaminated) -> Any:
-    """Log odds of the wide part, and their slopes in a row's numbers, as the kernel compiles them."""
+def _odds_of(law: Contaminated, slopes: bool) -> Any:
+    """Log odds of the wide part, and perhaps their slopes in a row's numbers, as the kernel compiles them."""
     import jax
     import jax.numpy as jnp
 
-    def odds(kernel: Any, numbers: Any, row: Any, state: Any) -> tuple[Any, Any]:
+    def odds(kernel: Any, numbers: Any, row: Any, state: Any) -> Any:
         place = law.places(row, numbers, state.astype(float))
 
         def one(given: Any) -> Any:
             core, wide = law.parts(row, tuple(given), place)
             return wide - core
 
-        return jax.value_and_grad(one)(jnp.stack([jnp.asarray(number, dtype=float) for number in numbers]))
+        given = jnp.stack([jnp.asarray(number, dtype=float) for number in numbers])
+        return jax.value_and_grad(one)(given) if slopes else one(given)
 
     return odds
 
@@ -89,6 +91,8 @@ def normal_scores(core: Law, m: np.ndarray, phi: np.ndarray, y: np.ndarray, tria
     predictive = GLMPredictive(Fitted(core, phi, np.zeros(0), False), m, trials)
     if predictive.errors is not None:
         tail = 2.0 * predictive.errors.sf(np.abs(y - m))
+    elif core.family.discrete and len(m) > MANY_ROWS:
+        return predictive.count_scores(y, DEEPEST)
     else:
         strictly, below = predictive.cdf_on_both_sides(y)
         tail = np.clip(2.0 * np.minimum(below, 1.0 - strictly), 0.0, 1.0)

@@ -20,6 +20,7 @@ from robustly.glm.classical import fit_classical
 from robustly.glm.contaminated import Contaminated, believed_of_core, cores_of
 from robustly.glm.contaminated_starts import (
     MANY_ROWS,
+    NOT_A_CORE,
     STOP,
     best_of_starts,
     far_out,
@@ -183,9 +184,6 @@ def _has_none_far_out(classical: Found) -> bool:
     return bool(normal_scores(law, m, np.zeros(0), design.y, design.trials).max() < SURE)
 
 
-NOT_A_CORE = "not a core"
-
-
 def _highest(design: Design, plan: Plan, starts: list[np.ndarray], hopeless: Hopeless | None = None) -> Found:
     return best_of_starts(design, plan, starts, _too_many_strayed(plan.law), hopeless)
 
@@ -213,6 +211,7 @@ def _candidate(found: Found, core: Law, margin: float) -> Candidate:
     known = unbiased(core, phi[: len(core.names)], found)
     vector = problem.joined(u, np.concatenate([known, phi[len(known) :]]))
     variance = nodes = None
+    odds: np.ndarray | Callable[[], np.ndarray]
     if len(problem.design) < MANY_ROWS:
         place = len(u) + law.names.index("variation")
         vectors, nodes, left = vectors_along(vector, _covariance(found), place)
@@ -220,7 +219,8 @@ def _candidate(found: Found, core: Law, margin: float) -> Candidate:
         odds = np.stack([one for one, _ in asked])
         variance = np.stack([_variance(found, slope, left) for _, slope in asked])
     else:
-        odds = problem.value_by_row(OddsOf(problem.kernel, law, slopes=False), vector)
+        # Of a law that is ruled out nobody asks for them.
+        odds = lambda: problem.value_by_row(OddsOf(problem.kernel, law, slopes=False), vector)
     share, name = float(law.natural("share", phi[-1])), f"{name} and a wide part"
     return Candidate(name, found.value, found.optimum.curve, odds, variance, share, score, margin, nodes)
 
@@ -263,8 +263,7 @@ def _scores(found: Found, core: Law) -> tuple[np.ndarray, np.ndarray]:
         return asked_of_rows(design, u, Fitted(core, phi, np.zeros(0), False), scores_in_core), np.zeros(())
     m = design.predictor(u)
     if len(design) >= MANY_ROWS:
-        here = normal_scores(core, m, phi, design.y, design.trials)
-        return here, np.zeros(len(here))
+        return normal_scores(core, m, phi, design.y, design.trials), np.zeros(())
     # Steps in the predictor are in units of a row's own deviation there.
     unit = float(np.exp(phi[core.names.index("scale")])) if "scale" in core.names else 1.0
     here, slope = score_slopes(core, m, phi, design.y, design.trials, unit)
@@ -299,13 +298,14 @@ def _overdispersed(core: Law, previous: Found) -> bool:
     law = problem.plan.law
     assert isinstance(law, Contaminated)
     u, phi = problem.split(previous.vector)
-    more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.shifted_of(u))
-    # Asked in any case: other rows of the same kind would else compile what these did not need.
-    sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
-    if previous.outcome.kind == NOT_A_CORE or law.natural("share", phi[-1]) > MOST_STRAYED:
+    is_sure = previous.outcome.kind == NOT_A_CORE or law.natural("share", phi[-1]) > MOST_STRAYED
+    if is_sure and len(problem.design) > MANY_ROWS:
         return True
+    more = MoreThanSaid(problem.design, law, law.core.nuisance(phi), problem.design.shifted_of(u))
+    # Asked of few rows in any case: others of the same kind would else compile what these did not need.
+    sums = problem.added_by_row(more, previous.vector, OddsOf(problem.kernel, law))
     # Within its own error a spread gains nothing.
-    return float(sums["more"]) > float(np.sqrt(sums["squares"]))
+    return is_sure or float(sums["more"]) > float(np.sqrt(sums["squares"]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -60,8 +60,11 @@ def moments_of_parts(names: Sequence[str], parts: Sequence[RowPart]) -> tuple[An
     """The log of the sum of the parts, with its slope and curvature in the numbers of these names."""
     # A row that one part makes impossible must not stop the search.
     heights = [jnp.maximum(part.density.value + part.log_share, -1e300) for part in parts]
-    value = jax.nn.logsumexp(jnp.stack(heights))
-    chances = [jnp.exp(height - value) for height in heights]
+    top = jnp.max(jnp.stack(heights))
+    # Far out the logarithm of their sum is lost in the rounding of the largest: shares are taken of the sum itself.
+    shares = [jnp.exp(height - top) for height in heights]
+    total = sum(shares)
+    value, chances = top + jnp.log(total), [share / total for share in shares]
     expected = lambda terms: sum(jnp.where(chance > 0, chance * term, 0.0) for chance, term in zip(chances, terms))
     slopes = [
         [part.tilts.get(name, (0.0,))[0] + part.density.along(part.moves.get(name, {})) for name in names]

@@ -11,7 +11,7 @@ import numpy as np
 from robustly._runtime.random_keys import generator
 from robustly.approx.two_centre import two_centres
 from robustly.errors import DataError
-from robustly.glm.counted_cdf import tabulated_cdf
+from robustly.glm.counted_cdf import count_scores, tabulated_cdf
 from robustly.glm.families import Binomial, Exponential, Family, Gamma, NegativeBinomial, Normal, Poisson
 from robustly.glm.listed import list_responses
 from robustly.glm.local import Classical, Law, LocalDispersion, LocalLabel, LocalPredictor, Shifted
@@ -215,6 +215,17 @@ class GLMPredictive(RowLaw):
         twice = GLMPredictive(self.fitted, np.tile(self.m, 2), np.tile(self.trials, 2))
         strictly, below = np.split(twice.cdf(np.concatenate([np.ceil(y) - 1.0, y])), 2)
         return strictly, below
+
+    def count_scores(self, y: np.ndarray, deepest: float) -> np.ndarray:
+        """How far out counts are, as two-sided normal deviates, for tails of at least `deepest`."""
+        return count_scores(
+            lambda m, y, trials: GLMPredictive(self.fitted, m, trials).cdf(y),
+            self.m,
+            y,
+            self.trials,
+            lambda y, trials: self.law.width(y, trials, self.fitted.phi),
+            deepest,
+        )
 
     def _mixed_cdf_of_all(self, y: np.ndarray) -> np.ndarray:
         return np.concatenate([self._mixed_cdf(place, y[place]) for place in self._places()])

@@ -11,7 +11,7 @@ import numpy as np
 
 from robustly._runtime.precision import double_precision
 from robustly.approx import Approximation
-from robustly.approx.tabulated import POINTS, STEP, Tables, make_tables
+from robustly.approx.tabulated import OFF, POINTS, STEP, Tables, make_tables
 from robustly.fit.newton import Watch
 from robustly.fit.objective import Effort, Look, Optimum, Problem
 from robustly.fit.outcome import Outcome, Stop
@@ -33,6 +33,8 @@ TABLE_ROWS = CHUNK
 TABLE_SHARE = 4
 # About so many points has the table of one response.
 TABLE_POINTS = 32
+# What tables of rows that are to give a start may be off in all, in nats.
+OFF_IN_ALL = 0.02
 # By this share tables may have points more than they need, where that spares a look at the rows.
 WIDER = 0.5
 # A light pull of the coefficients to zero, for samples that may not span all columns.
@@ -189,7 +191,10 @@ class Regression(ViewProblem):
 
     def with_design(self, design: Design) -> Regression:
         """The same problem of other rows, in the same coordinates."""
-        return Regression(design, self.plan, self.edges, self.kernel.approx)
+        other = Regression(design, self.plan, self.edges, self.kernel.approx)
+        if self.tabulated and other.tabulated:
+            other.step = self.step  # how fine tables have to be is a matter of the law
+        return other
 
     def weighed(self, weight: np.ndarray) -> Regression:
         """The same problem with other weights; the rows' states come along."""
@@ -222,13 +227,15 @@ class Regression(ViewProblem):
             state = self.kernel.approx.start_at(self.kernel.model, row, numbers, len(y))
             found = np.asarray(state, dtype=np.float32)
             if value is None:
-                return self.curves(numbers, row, found, False)
+                # Blocks are small, and every pass has a few: compiled as for few rows they take three times as long.
+                return self.curves(numbers, row, found, False, often=True)
             return value(numbers, row, found), np.empty((len(y), 0)), np.empty((len(y), 0))
 
         with double_precision(), np.errstate(all="ignore"):
             width = self.plan.law.width(responses.y, responses.trials, np.asarray(phi))
             low, high = self._predictor_range(at, self.step * width)
-            made = make_tables(curves, responses, low, high, width, len(self.design) // TABLE_SHARE, self.step)
+            off = max(OFF, OFF_IN_ALL / len(self.design)) if self.plan.rough else OFF
+            made = make_tables(curves, responses, low, high, width, len(self.design) // TABLE_SHARE, self.step, off)
         tables, self.step = (None, self.step) if made is None else made
         return tables
 

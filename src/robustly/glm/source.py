@@ -17,6 +17,7 @@ from robustly.fit.newton import maximize
 from robustly.fit.problem import Found
 from robustly.fit.view_passes import pairs
 from robustly.glm.classical import fit_classical
+from robustly.glm.contaminated_starts import MANY_ROWS
 from robustly.glm.core_scores import Judge, asked_of_rows
 from robustly.glm.families import Normal
 from robustly.glm.judging import judge_regression
@@ -102,6 +103,14 @@ class GLMSource(Source):
     def evidence(self) -> np.ndarray:
         """log p(row) for every row."""
         return self.found.evidence
+
+    @property
+    def takes_rows(self) -> bool:
+        return self._in_memory and len(self.design) > MANY_ROWS
+
+    def evidence_of(self, places: np.ndarray) -> np.ndarray:
+        some = self.design.with_rows(self.design.rows.take(places))
+        return self.problem.with_design(some).evidence_at(self.found.vector)
 
     def scores(self) -> np.ndarray:
         """Slope of every row's evidence in the vector."""

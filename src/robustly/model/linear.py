@@ -124,6 +124,16 @@ class Design:
         """The linear predictor of shifted columns, without the offset."""
         return beta[0] + matrix @ beta[1:] if self.intercept else matrix @ beta
 
+    def entered(self, data: Data, beta: np.ndarray) -> np.ndarray:
+        """Offset and linear predictor of a chunk of rows, from coefficients of shifted columns."""
+        if self.looped:
+            return loops.predictors(data[0], self.centre, self.beside_one(beta), data[1])
+        return data[1] + self.linear(self.shifted(data[0]), beta)
+
+    def beside_one(self, beta: np.ndarray) -> np.ndarray:
+        """Coefficients as loops take them: of a one, then of the columns."""
+        return beta if self.intercept else np.concatenate([[0.0], beta])
+
     def crossed(self, matrix: Any, each: np.ndarray) -> np.ndarray:
         """Columns times a vector by row."""
         inner = matrix.T @ each
@@ -373,7 +383,7 @@ class Design:
         def predictors(
             theta: Any, data: Data, weight: np.ndarray, state: Any
         ) -> tuple[dict[str, Any], dict[str, Any], None]:
-            return {}, {"predictor": data[1] + self.linear(self.shifted(data[0]), theta)}, None
+            return {}, {"predictor": self.entered(data, theta)}, None
 
         return self._wide.map(predictors, self.shifted_of(u)).by_unit["predictor"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from robustly.model.column_sums import column_sums, predictors, summed_by
+from robustly.model.column_sums import column_sums, summed_by
 from robustly.model.linear import Design
 from robustly.model.wide_curvature import Curve, WideCurvature
 from robustly.rows.store import Data
@@ -49,13 +49,9 @@ class LinearView:
     def enter(self, at: tuple[Any, tuple[Any, ...]], data: Data) -> tuple[tuple[Any, ...], Any]:
         design, matrix = self.design, data[0]
         if design.looped:
-            return (predictors(matrix, design.centre, self._beside_centre(at[0]), data[1]), *at[1]), matrix
+            return (design.entered(data, at[0]), *at[1]), matrix
         matrix = design.shifted(matrix)
         return (data[1] + design.linear(matrix, at[0]), *at[1]), matrix
-
-    def _beside_centre(self, beta: np.ndarray) -> np.ndarray:
-        """Coefficients as loops take them: of a one, then of the columns."""
-        return beta if self.design.intercept else np.concatenate([[0.0], beta])
 
     def added_by(
         self,
@@ -67,7 +63,7 @@ class LinearView:
     ) -> dict[str, Any]:
         """The sum of evidences, and what :meth:`pull_back` gives, by a loop that has rows' slopes and curvatures itself."""
         given = (data[1], weight, *self.seen(data))
-        beta, centre = self._beside_centre(at[0]), self.design.centre
+        beta, centre = self.design.beside_one(at[0]), self.design.centre
         sums = summed_by(loop, data[0], centre, beta, given, more, 1 + len(self.held))
         return {"value": sums.value[0], **sums.by_name(self.design.intercept)}
 

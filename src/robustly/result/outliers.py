@@ -58,6 +58,11 @@ BEHIND = "behind"
 RULED_OUT = 0.05
 # One with less has no say in tails.
 NO_SAY = 1e-3
+# One with less moves no probability by more than this.
+NEGLIGIBLE = 1e-7
+
+ByPlace = Callable[[np.ndarray], np.ndarray]
+"""Gives a number of each of some rows, which are named by their places."""
 
 
 def finite_curve(curve: np.ndarray | None) -> np.ndarray:
@@ -80,8 +85,8 @@ class Candidate:
     """Log posterior density at its top."""
     curve: np.ndarray
     """Curvature there."""
-    log_odds: np.ndarray | None = None
-    """Of the wide part against the core, by row; None for a core alone."""
+    log_odds: np.ndarray | Callable[[], np.ndarray] | None = None
+    """Of the wide part against the core, by row, or what finds them when they are asked for; None for a core alone."""
     log_odds_variance: np.ndarray | None = None
     share: float = 0.0
     """Of rows in the wide part."""
@@ -115,10 +120,11 @@ class Candidate:
             return None
         from scipy.special import expit
 
+        log_odds = self.log_odds() if callable(self.log_odds) else self.log_odds
         if self.log_odds_variance is None:
-            return expit(self.log_odds)
+            return expit(log_odds)
         node, weight = np.polynomial.hermite_e.hermegauss(NODES)
-        odds, deviation = np.atleast_2d(self.log_odds), np.sqrt(np.maximum(np.atleast_2d(self.log_odds_variance), 0.0))
+        odds, deviation = np.atleast_2d(log_odds), np.sqrt(np.maximum(np.atleast_2d(self.log_odds_variance), 0.0))
         shares = np.ones(1) if self.nodes is None else self.nodes
         found = np.empty(odds.shape[1])
         for start in range(0, len(found), AT_ONCE):
@@ -135,6 +141,8 @@ class Candidate:
         from scipy.special import ndtr
 
         score, variance = self.score()
+        if np.ndim(variance) == 0 and variance == 0:
+            return 2.0 * ndtr(-score)
         # Next to the centre a score has a corner, and what it says does not depend on the estimates.
         variance = np.where(score < CENTRAL, 0.0, variance)
         # A row that took part in the estimates pulled them to itself; one that did not is as far as it looks, and more.
@@ -177,8 +185,8 @@ def vectors_along(
 class Judgement:
     """What is believed of the rows: which of them do not belong."""
 
-    probability: np.ndarray | None
-    """That each row does not belong; None where the model has no law for rows that do not."""
+    doubts: np.ndarray | Callable[[], np.ndarray] | None
+    """The :attr:`probability` of each row, or what finds them when they are asked for: a list by tails needs none."""
     tail: np.ndarray | None
     """How probable a row at least as far out is in the core, the estimates' own uncertainty counted; None without tails."""
     share: float
@@ -192,7 +200,17 @@ class Judgement:
     advice: str = ""
     """What else to fit where many rows do not belong; empty where few do."""
 
-    def listed(self, surprise: np.ndarray, fdr: float | None = None, level: float | None = None) -> np.ndarray:
+    @cached_property
+    def probability(self) -> np.ndarray | None:
+        """That each row does not belong; None where the model has no law for rows that do not."""
+        return self.doubts() if callable(self.doubts) else self.doubts
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "doubts": self.probability}
+
+    def listed(
+        self, surprise: np.ndarray | ByPlace, fdr: float | None = None, level: float | None = None
+    ) -> np.ndarray:
         """Rows that do not belong, the surest first, among equals the more surprising.
 
         With `level` each row is judged alone, by its tail in the core or else its probability of belonging.
@@ -203,7 +221,15 @@ class Judgement:
             return _listed_elsewhere(self, check_fdr(fdr), level)
 
         def in_order(rows: np.ndarray) -> np.ndarray:
-            return rows[np.lexsort((-np.asarray(surprise)[rows], self.belonging[rows]))]
+            rows = rows[np.argsort(self.belonging[rows], kind="stable")]
+            belonging = self.belonging[rows]
+            alike = np.concatenate([[False], belonging[1:] == belonging[:-1], [False]])
+            tied = np.flatnonzero(alike[1:] | alike[:-1])
+            if len(tied):
+                some = rows[tied]
+                among = surprise(some) if callable(surprise) else np.asarray(surprise)[some]
+                rows[tied] = some[np.lexsort((-among, belonging[tied]))]
+            return rows
 
         if level is not None:
             check_level(level)
@@ -255,20 +281,27 @@ def judge(candidates: Sequence[Candidate], doubt: str = "", *, cautious: bool = 
     """
     weight = weights_of(candidates)
     best = candidates[int(weight.argmax())]
-    total: np.ndarray | float = 0.0
     tail: np.ndarray | None = None
     counted = 0.0
     for one, share in zip(candidates, weight):
-        given = one.probability
-        total = total + (0.0 if given is None else share * given)
         if share > NO_SAY and one.tail is not None:
             tail = share * one.tail + (0.0 if tail is None else tail)
             counted += share
-    if cautious:
-        believed: list[Any] = [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT]
-        total = reduce(lambda least, one: np.minimum(least, one), believed)
     tail = None if tail is None else tail / counted
-    probability = np.broadcast_to(total, np.shape(tail) if tail is not None else np.shape(total)).astype(float)
+    rows = None if tail is None else np.shape(tail)
+
+    def probability() -> np.ndarray:
+        if cautious:
+            believed: list[Any] = [one.probability for one, share in zip(candidates, weight) if share > RULED_OUT]
+            total = reduce(lambda least, one: np.minimum(least, one), believed)
+        else:
+            # Where there are no tails, it is the laws' probabilities that tell how many rows there are.
+            some = [
+                (one.probability, share) for one, share in zip(candidates, weight) if rows is None or share > NEGLIGIBLE
+            ]
+            total = sum((share * given for given, share in some if given is not None), np.zeros(()))
+        return np.broadcast_to(total, np.shape(total) if rows is None else rows).astype(float)
+
     weights: dict[str, float] = {}
     for one, share in zip(candidates, weight):  # a law may have several tops
         weights[one.name] = weights.get(one.name, 0.0) + float(share)
@@ -362,8 +395,9 @@ def benjamini_hochberg(tail: np.ndarray, fdr: float, n: int | None = None) -> np
     which are conservative, keep the promise. Of `n` rows in all, those left out have tail probabilities above `fdr`.
     """
     n = len(tail) if n is None else n
-    order = np.argsort(tail)
-    below = tail[order] <= fdr * np.arange(1, len(tail) + 1) / n
-    if not below.any():
-        return np.zeros(0, dtype=int)
-    return order[: np.flatnonzero(below)[-1] + 1]
+    # None lies above the bound that all those below `fdr` allow together; of many rows, few are left to be put in order.
+    some = np.flatnonzero(tail <= fdr)
+    some = some[tail[some] <= fdr * len(some) / n]
+    order = some[np.argsort(tail[some])]
+    below = np.flatnonzero(tail[order] <= fdr * np.arange(1, len(order) + 1) / n)
+    return order[: below[-1] + 1] if len(below) else order[:0]

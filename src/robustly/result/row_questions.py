@@ -11,7 +11,7 @@ import numpy as np
 from robustly.errors import HeavyTailsWarning, ModelError, names
 from robustly.result.fitted_numbers import FittedNumbers
 from robustly.result.laws import ByRow
-from robustly.result.outliers import Judgement, by_partition, by_tails
+from robustly.result.outliers import ByPlace, Judgement, by_partition, by_tails
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,12 +108,20 @@ class RowQuestions(FittedNumbers):
             if level == "group" and not self.unit:
                 raise ModelError('this model has no groups; outliers(level="row") are its rows.')
             level = None
-        if level is not None:
-            found = by_tails(self.tail_probabilities, self.outlier_rule).listed(self.surprise, fdr, level)
-        else:
-            found = self.judgement.listed(self.surprise, fdr)
-        is_brought = isinstance(found, np.ndarray) and not isinstance(self.surprise, np.ndarray)
-        return by_partition(found, self.surprise) if is_brought else found
+        judged = self.judgement if level is None else by_tails(self.tail_probabilities, self.outlier_rule)
+        surprise = self._surprise_by_place
+        found = judged.listed(surprise, fdr, level)
+        is_brought = isinstance(found, np.ndarray) and not (callable(surprise) or isinstance(surprise, np.ndarray))
+        return by_partition(found, surprise) if is_brought else found
+
+    @property
+    def _surprise_by_place(self) -> np.ndarray | ByPlace:
+        """That of all rows where it is known, or else what gives that of some: few rows are ever compared."""
+        source = self.source
+        is_known = self.evidence_by_row is not None or "evidence" in vars(self)
+        if is_known or source is None or not source.takes_rows:
+            return self.surprise
+        return lambda places: -source.evidence_of(places)
 
     @property
     def outlier_probability(self) -> np.ndarray:

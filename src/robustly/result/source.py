@@ -76,6 +76,15 @@ class Source(ABC):
     def evidence(self) -> np.ndarray:
         """log p(row) for every row."""
 
+    @property
+    def takes_rows(self) -> bool:
+        """Whether :meth:`evidence_of` looks at the rows it is asked for alone."""
+        return False
+
+    def evidence_of(self, places: np.ndarray) -> np.ndarray:
+        """log p(row) for some rows, named by their places."""
+        return np.asarray(self.evidence())[places]
+
     def curve(self, seen: Curve) -> Curve:
         """Second derivative of the objective at the estimate; `seen` is what the search saw last."""
         return seen

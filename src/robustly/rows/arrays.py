@@ -110,8 +110,10 @@ class ArrayRows(Rows):
         states = None if keep is None else self._states.get(keep)
         if len(self) <= self.bucket:
             return self._map_at_once(chunk_pass, theta, states, into)
-        # Added up as they come: sums of a thousand columns are large.
-        sums = added_up(self._told(self._chunk_sums(chunk_pass, theta, states, into is not None, whole)))
+        # Added up as they come: sums of a thousand columns are large. The limit of threads is changed once a pass: each change takes
+        # as long as a chunk of some thousand rows.
+        with products_on_one_thread() if self._has_small_products else nullcontext():
+            sums = added_up(self._told(self._chunk_sums(chunk_pass, theta, states, into is not None, whole)))
         state = whole.pop("", None)
         if into is not None and state is not None:
             self._states[into] = state
@@ -160,6 +162,16 @@ class ArrayRows(Rows):
         done = list(self._chunk_sums(chunk_pass, theta, states, keeps_state, whole))
         return done, whole, whole.pop("", None)
 
+    @property
+    def _are_shared_out(self) -> bool:
+        """Whether threads take chunks side by side."""
+        return -(-len(self) // self.bucket) >= 4 and THREADS > 1 and not in_pool()
+
+    @property
+    def _has_small_products(self) -> bool:
+        """Whether matrix products of a chunk are to take one thread."""
+        return self._are_shared_out or self._numbers // max(1, -(-len(self) // self.bucket)) < MANY_NUMBERS
+
     def _chunk_sums(
         self, chunk_pass: Pass, theta: Any, states: np.ndarray | None, keeps_state: bool, whole: dict[str, np.ndarray]
     ) -> Iterator[Sums]:
@@ -190,10 +202,9 @@ class ArrayRows(Rows):
         first = rows.padded and first_time(chunk_pass, rows.bucket)
         if first:
             may_have_compiled()
-        side_by_side = len(places) >= 4 and THREADS > 1 and not in_pool()
-        numbers = self._numbers // max(1, len(places))
+        side_by_side = self._are_shared_out
         # Chunk by chunk: the limit is the whole process's, and a caller that fails may leave this iterator suspended.
-        run = on_one_thread(run_chunk) if side_by_side or numbers < MANY_NUMBERS else run_chunk
+        run = on_one_thread(run_chunk) if self._has_small_products else run_chunk
         if not side_by_side:
             yield from map(run, places)
             return
