@@ -209,16 +209,22 @@ def test_derivatives_of_integrals_are_those_of_the_points(family, core, numbers)
     law = Contaminated(family, core(family))
     rule = law.rule
     numbers = (*numbers, 0.4, np.log(0.25), np.log(1.5), -2.0)
+
+    def both(given, y):
+        """The moments, and the derivatives of the evidence with its points held."""
+        row = (y, jnp.asarray(20.0))
+        state = law.places(row, tuple(given), law.unseen(given[0], jnp))
+        evidence = lambda at: rule.evidence(None, tuple(at), row, state)
+        found = rule.moments(None, None, tuple(given), row, None, state, False)
+        return found, (evidence(given), jax.grad(evidence)(given), jax.hessian(evidence)(given))
+
+    compiled = jax.jit(both)  # each operation by itself would be compiled, too
     with double_precision():
-        given = jnp.asarray(numbers)
         for y in (1.0, 4.0, 19.0):
-            row = (jnp.asarray(y), jnp.asarray(20.0))
-            state = law.places(row, tuple(given), law.unseen(given[0], jnp))
-            evidence = lambda at, row=row, state=state: rule.evidence(None, tuple(at), row, state)
-            found = rule.moments(None, None, tuple(given), row, None, state, False)
-            assert float(found.evidence) == pytest.approx(float(evidence(given)), rel=1e-12)
-            np.testing.assert_allclose(found.score, jax.grad(evidence)(given), atol=1e-10)
-            np.testing.assert_allclose(found.curve, jax.hessian(evidence)(given), atol=1e-9)
+            found, (value, slope, curve) = compiled(jnp.asarray(numbers), jnp.asarray(y))
+            assert float(found.evidence) == pytest.approx(float(value), rel=1e-12)
+            np.testing.assert_allclose(found.score, slope, atol=1e-10)
+            np.testing.assert_allclose(found.curve, curve, atol=1e-9)
 
 
 def test_derivatives_of_an_integral_far_from_its_centre_keep_their_digits():
