@@ -162,15 +162,19 @@ class ArrayRows(Rows):
         done = list(self._chunk_sums(chunk_pass, theta, states, keeps_state, whole))
         return done, whole, whole.pop("", None)
 
+    @cached_property
+    def _chunk_count(self) -> int:
+        return sum(1 for _ in self.places())
+
     @property
     def _are_shared_out(self) -> bool:
         """Whether threads take chunks side by side."""
-        return -(-len(self) // self.bucket) >= 4 and THREADS > 1 and not in_pool()
+        return self._chunk_count >= 4 and THREADS > 1 and not in_pool()
 
     @property
     def _has_small_products(self) -> bool:
         """Whether matrix products of a chunk are to take one thread."""
-        return self._are_shared_out or self._numbers // max(1, -(-len(self) // self.bucket)) < MANY_NUMBERS
+        return self._are_shared_out or self._numbers // max(1, self._chunk_count) < MANY_NUMBERS
 
     def _chunk_sums(
         self, chunk_pass: Pass, theta: Any, states: np.ndarray | None, keeps_state: bool, whole: dict[str, np.ndarray]
